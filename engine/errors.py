@@ -34,7 +34,7 @@ class RemoteProtocolError(ProtocolError):
     """A peer sent what it must not; its connection is closed for good."""
 
 
-class LinkClosed(LonghaulError):
+class LinkClosedError(LonghaulError):
     """A link ended: the peer closed it, it stalled or it could not be reached."""
 
 

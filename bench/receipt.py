@@ -1,0 +1,155 @@
+"""Receipts and plans on disk: canonical bytes, digests, signatures.
+
+Guarantees: a file written here is RFC 8785 canonical JSON with a detached Ed25519 signature beside
+it; a file read here had its signature checked over its exact bytes *before* parsing, and parses
+strictly. Must never know the engine (but for `engine.trust.identity`), torch or how anything was
+measured.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import rfc8785
+
+from bench.schema import Plan, Receipt, Signature
+from engine.errors import ReceiptError
+from engine.trust.identity import Identity, PublicIdentity
+
+RECEIPT_ID_LEN = 16  # hex digits of the SHA-256 of the receipt's bytes
+
+DocumentT = TypeVar("DocumentT", Receipt, Plan)
+
+
+def canonical_bytes(document: msgspec.Struct) -> bytes:
+    """RFC 8785 bytes of a struct.
+
+    Raises:
+        ReceiptError: a value has no canonical form (a float, an integer beyond 2**53).
+    """
+    builtins = msgspec.to_builtins(document)
+    _refuse_floats(builtins, "$")
+    try:
+        return rfc8785.dumps(builtins)
+    except rfc8785.CanonicalizationError as error:
+        raise ReceiptError(f"not canonical: {error}") from error
+
+
+def receipt_id(body: bytes) -> str:
+    """The id of a receipt: the start of its bytes' SHA-256."""
+    return hashlib.sha256(body).hexdigest()[:RECEIPT_ID_LEN]
+
+
+def write_signed(path: Path, document: Receipt | Plan, identity: Identity) -> str:
+    """Write a document and its signature, each atomically, signature last.
+
+    A reader that finds the signature finds the whole document; a crash between the two leaves a
+    document that `load_signed` refuses as unsigned and the harness runs again.
+
+    Returns:
+        The SHA-256 of the document's bytes, hex.
+    """
+    body = canonical_bytes(document)
+    digest = hashlib.sha256(body).hexdigest()
+    signature = Signature(
+        key_id=identity.key_id,
+        type=document.schema,
+        sha256=digest,
+        signature=base64.b64encode(identity.sign(document.schema, body)).decode(),
+    )
+    _write_atomically(path, body)
+    _write_atomically(signature_path(path), canonical_bytes(signature))
+    return digest
+
+
+def signature_path(path: Path) -> Path:
+    """`x.json` → `x.sig.json`."""
+    return path.with_name(f"{path.stem}.sig.json")
+
+
+def load_signed(
+    path: Path, kind: type[DocumentT], keys: dict[str, PublicIdentity]
+) -> tuple[DocumentT, bytes]:
+    """Read a document whose signature, by a known key, covers its exact bytes.
+
+    Returns:
+        The document and its bytes.
+
+    Raises:
+        ReceiptError: named by file: missing or damaged signature, unknown key, altered bytes,
+            bytes that are not canonical, or a document that does not fit the schema.
+    """
+    body = path.read_bytes()
+    signature_file = signature_path(path)
+    if not signature_file.exists():
+        raise ReceiptError(f"{path}: unsigned: {signature_file.name} is missing")
+    try:
+        signature = msgspec.json.decode(signature_file.read_bytes(), type=Signature)
+        raw_signature = base64.b64decode(signature.signature, validate=True)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ReceiptError(f"{signature_file}: not a signature file: {error}") from error
+    if signature.key_id not in keys:
+        known = ", ".join(sorted(keys)) or "none"
+        raise ReceiptError(f"{path}: signed by unknown key {signature.key_id}; known: {known}")
+    if hashlib.sha256(body).hexdigest() != signature.sha256:
+        raise ReceiptError(f"{path}: its bytes are not the ones that {signature_file.name} signs")
+    try:
+        keys[signature.key_id].verify(signature.type, body, raw_signature)
+        return parse_document(body, kind), body
+    except ReceiptError as error:
+        raise ReceiptError(f"{path}: {error}") from error
+
+
+def parse_document(body: bytes, kind: type[DocumentT]) -> DocumentT:
+    """Parse strictly and insist on canonical bytes.
+
+    Raises:
+        ReceiptError: the bytes do not fit the schema or are not in canonical form.
+    """
+    try:
+        document = msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise ReceiptError(f"does not fit the schema {kind.__name__}: {error}") from error
+    # Also catches duplicate keys, which a JSON parser silently merges.
+    if canonical_bytes(document) != body:
+        raise ReceiptError("its bytes are not in canonical form (RFC 8785)")
+    return document
+
+
+def json_schema() -> bytes:
+    """The JSON Schema of receipts, plans and signatures, committed as `receipts/schema/`."""
+    _, components = msgspec.json.schema_components(
+        (Receipt, Plan, Signature), ref_template="#/$defs/{name}"
+    )
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Longhaul receipts, version 1",
+        "oneOf": [{"$ref": f"#/$defs/{name}"} for name in ("Receipt", "Plan", "Signature")],
+        "$defs": components,
+    }
+    return msgspec.json.format(msgspec.json.encode(schema, order="sorted"), indent=2) + b"\n"
+
+
+def _refuse_floats(value: object, where: str) -> None:
+    if isinstance(value, float):
+        raise ReceiptError(f"a float at {where}: receipts hold integers and decimal strings")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_floats(item, f"{where}.{key}")
+    elif isinstance(value, list | tuple):
+        for idx, item in enumerate(value):
+            _refuse_floats(item, f"{where}[{idx}]")
+
+
+def _write_atomically(path: Path, body: bytes) -> None:
+    staging = path.with_name(f".{path.name}.{os.getpid()}")
+    with staging.open("wb") as file:
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())
+    staging.replace(path)

@@ -1,0 +1,251 @@
+"""The schema of receipts, plans and signatures.
+
+Guarantees: strict structs (an unknown or missing key is an error) of integers below 2**53, strings,
+booleans, nulls, lists and objects; no derived statistic. Units are in the names; times are ns since
+job start on the coordinator's monotonic clock unless a comment says otherwise. Must never know how
+anything is measured, signed or stored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+# 1: first version.
+RECEIPT_SCHEMA: Literal["longhaul-receipt/1"] = "longhaul-receipt/1"
+PLAN_SCHEMA: Literal["longhaul-plan/1"] = "longhaul-plan/1"
+SIGNATURE_SCHEMA: Literal["longhaul-signature/1"] = "longhaul-signature/1"
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+Hex = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]*$")]
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Decimal = Annotated[str, msgspec.Meta(pattern=r"^-?[0-9]+(\.[0-9]+)?$")]
+Outcome = Literal["prefill", "applied", "refuted", "closed", "stale"]
+FinishReason = Literal["eos", "length", "stop", "none"]
+Verdict = Literal["reference", "identical", "different", "not_compared"]
+
+
+class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of every struct in a receipt: strict, immutable."""
+
+
+class StageSpan(_Record, frozen=True, kw_only=True):
+    """What one stage spent on one frame; durations on that stage's clock."""
+
+    queue_ns: Count  # from read off the socket to the start of compute
+    compute_ns: Count  # embed, layers, head
+    span_ns: Count  # from read off the socket to handed to the next link
+
+
+class FrameRow(_Record, frozen=True, kw_only=True):
+    """One frame of one job (DESIGN section 5). Times are ns since job start, coordinator clock."""
+
+    epoch: Count
+    start: Count  # first position in the frame
+    positions_len: Count  # positions in the frame
+    sent_len: Count  # drafts in the frame as sent
+    draft_len: Count  # k: sent drafts at or before the last output position
+    accepted_len: Count  # a
+    tested_len: Count
+    committed_len: Count  # tokens that this frame's reply appended
+    outcome: Outcome
+    source: Literal["none", "ngram", "eagle", "tree", "prefill"]
+    match_len: Count  # suffix length that the n-gram drafter matched; 0: none
+    in_flight: Count  # frames of the epoch in flight when it was sent, itself included
+    sent_ns: Count
+    received_ns: Count | None  # None: no reply was seen
+    sent_bytes: Count  # header and payload of the frame the coordinator sent
+    received_bytes: Count  # of the reply
+    spans: list[StageSpan]  # by stage; empty if no reply was seen
+
+
+class LinkRow(_Record, frozen=True, kw_only=True):
+    """One directed link: what the profile asks for and what was measured before the first job."""
+
+    name: str
+    one_way_ns: Count
+    jitter_ns: Count
+    rate_bytes_per_s: Count  # 0: unlimited
+    rtt_ns: list[Count]  # measured by the sending end of the link
+
+
+class JobConfig(_Record, frozen=True, kw_only=True):
+    """Every job lever, as requested or as one process observed it."""
+
+    arm: str
+    policy: str
+    policy_params: dict[str, Count]
+    draft_len: Count
+    depth: Count
+    drafter: str
+    min_match_len: Count
+    prefill_chunk: Count
+    max_new_tokens: Count
+    numeric_config: str
+    attestation: bool
+    keepwarm_ms: Count
+
+
+class RingConfig(_Record, frozen=True, kw_only=True):
+    """Every ring lever, fixed at bring-up."""
+
+    num_stages: Count
+    layer_plan: list[tuple[Count, Count]]
+    threads_per_stage: Count
+    profile: str
+    profile_digest: Digest
+    suite: str  # "plain" until frames are sealed
+    kernel: str  # the row-invariant linear in use
+
+
+class StageObserved(_Record, frozen=True, kw_only=True):
+    """What a stage said in its `reset_ack`."""
+
+    stage_idx: Count
+    layer_start: Count
+    layer_end: Count
+    levers_digest: Digest  # of the levers it applied
+    model_digest: Digest
+    source_digest: Digest
+    kernel: str
+    num_threads: Count
+
+
+class Build(_Record, frozen=True, kw_only=True):
+    """What ran. The source digest binds; the commit informs."""
+
+    commit: str | None
+    dirty: bool | None
+    source_digest: Digest
+    environment_digest: Digest
+
+
+class ModelFacts(_Record, frozen=True, kw_only=True):
+    name: str
+    model_digest: Digest
+    tokenizer_digest: Digest
+    drafter_digest: Digest | None  # None: the drafter has no weights
+    num_layers: Count
+
+
+class PlanPosition(_Record, frozen=True, kw_only=True):
+    """Where in the plan this job stands."""
+
+    experiment: str
+    plan_digest: Digest
+    job_idx: Count
+    rep: Count
+    cell: str
+    block_idx: Count
+    order_idx: Count
+    role: Literal["reference", "measured", "warmup"]
+
+
+class Timing(_Record, frozen=True, kw_only=True):
+    """End points of every interval a speed is made of; ns since job start (monotonic)."""
+
+    wall_start: str  # RFC 3339
+    prefill_sent_ns: Count | None
+    first_commit_ns: Count | None  # the prefill's token
+    last_commit_ns: Count | None
+    end_ns: Count  # nothing pending anywhere
+    draft_ns: Count  # total time in the drafter
+
+
+class Lossless(_Record, frozen=True, kw_only=True):
+    verdict: Verdict
+    reference_id: str | None  # receipt id of the block's reference job
+    first_difference: Count | None  # output index
+
+
+class Failure(_Record, frozen=True, kw_only=True):
+    code: str
+    detail: str
+    stage_idx: Count | None
+
+
+class Counters(_Record, frozen=True, kw_only=True):
+    stale_replies: Count  # replies of an older epoch, dropped by the coordinator
+    stale_dropped: Count  # verify frames that stages dropped uncomputed
+    stale_computed: Count  # stale verify frames that stages computed
+    uncorrelated: Count  # messages that matched nothing, dropped
+    discarded_len: Count  # drafts lost to flushes
+    frames_on_wire: Count  # verify and reply frames written by all processes, prefill included
+
+
+class Receipt(_Record, frozen=True, kw_only=True):
+    """The record of one job of the harness."""
+
+    schema: Literal["longhaul-receipt/1"] = RECEIPT_SCHEMA
+    status: Literal["ok", "failed"]
+    failure: Failure | None
+    position: PlanPosition
+    job_nonce: Hex
+    seed: Hex
+    build: Build
+    model: ModelFacts
+    requested: JobConfig
+    observed: JobConfig | None  # as the coordinator ran it
+    stages: list[StageObserved]
+    ring: RingConfig
+    links: list[LinkRow]
+    host: dict[str, str | int | None]
+    timing: Timing
+    prompt_digest: Digest
+    prompt_ids: list[Count]
+    output_ids: list[Count]
+    finish_reason: FinishReason
+    lossless: Lossless
+    counters: Counters
+    frames: list[FrameRow]
+    attestations: list[str]  # verbatim signed statements
+
+
+class PlannedJobRow(_Record, frozen=True, kw_only=True):
+    job_idx: Count
+    rep: Count
+    cell: str
+    block_idx: Count
+    order_idx: Count
+    arm: str
+    role: Literal["reference", "measured", "warmup"]
+    max_new_tokens: Count
+
+
+class CellRow(_Record, frozen=True, kw_only=True):
+    name: str
+    kind: Literal["draftable", "novel"]
+    max_new_tokens: Count
+    prompt_digest: Digest
+
+
+class Plan(_Record, frozen=True, kw_only=True):
+    """What was promised before the first job."""
+
+    schema: Literal["longhaul-plan/1"] = PLAN_SCHEMA
+    experiment: str
+    created: str  # RFC 3339
+    seed: Hex
+    base_arm: str
+    null_pairs: dict[str, str]  # null arm -> arm it repeats
+    arms: dict[str, JobConfig]
+    cells: list[CellRow]
+    reps: Count
+    ring: RingConfig
+    build: Build
+    model: ModelFacts
+    hypotheses: list[str]
+    alpha: Decimal
+    exclusions: list[str]
+    jobs: list[PlannedJobRow]
+
+
+class Signature(_Record, frozen=True, kw_only=True):
+    """The detached signature `<name>.sig.json` beside `<name>.json`."""
+
+    schema: Literal["longhaul-signature/1"] = SIGNATURE_SCHEMA
+    key_id: Hex
+    type: str  # schema of the signed document
+    sha256: Digest  # of the exact bytes
+    signature: str  # base64, Ed25519 over type and exact bytes
