@@ -1,0 +1,110 @@
+"""The frames of one job: in flight, stale, settled. Sans-IO.
+
+Guarantees: every frame that was sent ends with exactly one outcome, and every reply is matched to
+the one frame it answers. Must never know tokens, policies or sockets.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from engine.coordinator.records import Arrival, Frame
+from engine.errors import RemoteProtocolError
+
+
+class Flight:
+    """Book of frames, in order of sending."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+        self.in_flight: deque[Frame] = deque()  # of the current epoch
+        self.stale_replies = 0
+        self._retired: deque[Frame] = deque()  # of older epochs; a reply may still come
+
+    def __len__(self) -> int:
+        """Frames of the current epoch in flight."""
+        return len(self.in_flight)
+
+    @property
+    def next_due(self) -> Frame | None:
+        """The frame whose reply comes next."""
+        return self.in_flight[0] if self.in_flight else None
+
+    def launch(self, frame: Frame) -> None:
+        """A frame goes out."""
+        self.frames.append(frame)
+        self.in_flight.append(frame)
+
+    def land(self, start: int, num_ids: int, arrival: Arrival) -> Frame:
+        """The reply to the frame next due has come.
+
+        Raises:
+            RemoteProtocolError: no such frame is due, or the number of ids is not what it asks.
+        """
+        frame = self.next_due
+        if frame is None or frame.start != start:
+            raise RemoteProtocolError(f"reply for start {start} matches no frame that is due")
+        expected_len = max(0, frame.end - frame.answer_from)
+        if num_ids != expected_len:
+            raise RemoteProtocolError(
+                f"reply for start {start} has {num_ids} ids instead of {expected_len}"
+            )
+        self.in_flight.popleft()
+        frame.land(arrival)
+        frame.outcome = "prefill" if frame.prefill else "applied"
+        return frame
+
+    def land_stale(self, epoch: int, start: int, arrival: Arrival) -> None:
+        """A reply that decides nothing: counted and dropped.
+
+        Raises:
+            RemoteProtocolError: no such frame was ever sent, or it was answered before.
+        """
+        for frame in self._retired:
+            if (frame.epoch, frame.start) == (epoch, start) and frame.received_ns is None:
+                frame.land(arrival)
+                self.stale_replies += 1
+                return
+        raise RemoteProtocolError(f"reply for epoch {epoch} start {start} matches no frame sent")
+
+    def settle_divergence(self) -> Frame | None:
+        """Retire what is in flight after a divergence.
+
+        Returns:
+            The frame whose first draft was refuted by the reply, if that is how it diverged.
+        """
+        following = self.next_due
+        refuted = following if following is not None and following.refused else None
+        if refuted is not None:
+            refuted.outcome = "refuted"
+        self.retire()
+        return refuted
+
+    def settle_end(self, last: Frame, frontier: int) -> Frame | None:
+        """Retire what is in flight after the last token, which `last`'s reply brought.
+
+        Drafts behind the last output position were never tested: k is cut to the ones before.
+
+        Returns:
+            The frame whose first draft the last token decided, if there is one.
+        """
+        if last.sent_len:
+            last.draft_len = max(0, last.sent_len - max(0, last.end - frontier))
+        following = self.next_due
+        decided = following
+        if following is not None and following.refused:
+            following.outcome, following.draft_len = "refuted", 1
+        elif following is not None and following.accepted_len:
+            following.outcome, following.draft_len = "closed", 1
+        else:
+            decided = None
+        self.retire()
+        return decided
+
+    def retire(self) -> None:
+        """Everything still undecided in flight is stale."""
+        for frame in self.in_flight:
+            if frame.outcome is None:
+                frame.outcome = "stale"
+        self._retired.extend(self.in_flight)
+        self.in_flight.clear()

@@ -1,0 +1,169 @@
+"""What the round machine says (actions) and what it leaves behind (frame records).
+
+Guarantees: immutable values only. Imports nothing of the ring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Outcome = Literal["prefill", "applied", "refuted", "closed", "stale"]
+FinishReason = Literal["eos", "length", "stop", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundLimits:
+    """What bounds one job."""
+
+    max_new_tokens: int
+    eos_ids: frozenset[int]
+    depth: int
+    prefill_chunk: int
+    prefill_depth: int
+    reply_timeout_ns: int
+    prefill_timeout_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendFrame:
+    """Send these consecutive positions."""
+
+    epoch: int
+    start: int
+    ids: tuple[int, ...]
+    answer_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTokens:
+    """These tokens are output now, for good."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDraft:
+    """Ask the drafter for tokens after committed + speculative."""
+
+    request_id: int
+    speculative: tuple[int, ...]
+    max_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelDraft:
+    """The request is void; computing it would be waste."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Output ends; no frame will be sent any more."""
+
+    reason: FinishReason
+
+
+Action = SendFrame | CommitTokens | RequestDraft | CancelDraft | Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One stage's durations for one frame (see `transport.message.StageSpan`)."""
+
+    queue_ns: int
+    compute_ns: int
+    span_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """When a reply came and what it carried besides ids."""
+
+    now_ns: int
+    num_bytes: int = 0
+    spans: tuple[Span, ...] = ()
+
+
+@dataclass(slots=True)
+class Frame:
+    """A sent frame while its fate is open; becomes a `FrameRecord`."""
+
+    epoch: int
+    start: int
+    positions_len: int
+    answer_from: int
+    sent_len: int  # drafts in it
+    source: str
+    match_len: int
+    in_flight: int
+    sent_ns: int
+    prefill: bool
+    accepted_len: int = 0
+    refused: bool = False  # one of its drafts was refuted
+    committed_len: int = 0
+    received_ns: int | None = None
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    spans: tuple[Span, ...] = ()
+    outcome: Outcome | None = None
+    draft_len: int | None = None  # None: sent_len, no cut
+
+    @property
+    def end(self) -> int:
+        """First position behind the frame."""
+        return self.start + self.positions_len
+
+    def land(self, arrival: Arrival) -> None:
+        """Its reply has come."""
+        self.received_ns = arrival.now_ns
+        self.received_bytes = arrival.num_bytes
+        self.spans = arrival.spans
+
+    def record(self) -> FrameRecord:
+        """Freeze it."""
+        assert self.outcome is not None, "the frame's fate is still open"
+        decided = self.outcome in ("applied", "refuted", "closed")
+        return FrameRecord(
+            epoch=self.epoch,
+            start=self.start,
+            positions_len=self.positions_len,
+            sent_len=self.sent_len,
+            draft_len=self.sent_len if self.draft_len is None else self.draft_len,
+            accepted_len=self.accepted_len if decided else 0,
+            tested_len=self.accepted_len + self.refused if decided else 0,
+            committed_len=self.committed_len,
+            outcome=self.outcome,
+            source=self.source,
+            match_len=self.match_len,
+            in_flight=self.in_flight,
+            sent_ns=self.sent_ns,
+            received_ns=self.received_ns,
+            sent_bytes=self.sent_bytes,
+            received_bytes=self.received_bytes,
+            spans=self.spans,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRecord:
+    """One frame's whole story (DESIGN section 5). Times: coordinator clock, as given."""
+
+    epoch: int
+    start: int
+    positions_len: int
+    sent_len: int
+    draft_len: int  # k
+    accepted_len: int  # a
+    tested_len: int
+    committed_len: int
+    outcome: Outcome
+    source: str
+    match_len: int
+    in_flight: int
+    sent_ns: int
+    received_ns: int | None
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    spans: tuple[Span, ...] = field(default_factory=tuple)

@@ -1,0 +1,53 @@
+"""The interface of a drafter.
+
+Guarantees: a drafter only ever proposes; nothing it returns can change the output, only how fast it
+comes. Must never know the ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Proposed tokens that follow committed + speculative tokens."""
+
+    ids: tuple[int, ...]
+    source: str  # "ngram", "eagle", "tree" or "none"
+    match_len: int  # length of the suffix that was matched; 0 for none
+
+
+NO_DRAFT = Draft((), "none", 0)
+
+
+class Drafter(Protocol):
+    """Proposes tokens; told of every committed token."""
+
+    name: str
+
+    def begin(self, prompt_ids: Sequence[int]) -> None:
+        """Start a job: forget everything but this prompt."""
+
+    def extend(self, ids: Sequence[int]) -> None:
+        """Committed tokens, in order."""
+
+    def draft(self, speculative: Sequence[int], max_len: int) -> Draft:
+        """Propose at most `max_len` tokens after committed + `speculative`."""
+
+
+class NoDrafter:
+    """Never proposes: with it the round machine is plain autoregressive decoding."""
+
+    name = "none"
+
+    def begin(self, prompt_ids: Sequence[int]) -> None:
+        return None
+
+    def extend(self, ids: Sequence[int]) -> None:
+        return None
+
+    def draft(self, speculative: Sequence[int], max_len: int) -> Draft:
+        return NO_DRAFT
