@@ -35,6 +35,13 @@ class Flight:
         self.frames.append(frame)
         self.in_flight.append(frame)
 
+    def note_sent(self, epoch: int, start: int, num_bytes: int) -> None:
+        """How many bytes a frame took on the wire."""
+        for frame in reversed(self.frames):
+            if (frame.epoch, frame.start) == (epoch, start):
+                frame.sent_bytes = num_bytes
+                return
+
     def land(self, start: int, num_ids: int, arrival: Arrival) -> Frame:
         """The reply to the frame next due has come.
 

@@ -5,7 +5,7 @@ Guarantees: immutable values only. Imports nothing of the ring.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Outcome = Literal["prefill", "applied", "refuted", "closed", "stale"]
@@ -166,4 +166,9 @@ class FrameRecord:
     received_ns: int | None
     sent_bytes: int = 0
     received_bytes: int = 0
-    spans: tuple[Span, ...] = field(default_factory=tuple)
+    spans: tuple[Span, ...] = ()
+
+    def since(self, origin_ns: int) -> FrameRecord:
+        """The same record with times counted from `origin_ns`."""
+        received_ns = None if self.received_ns is None else self.received_ns - origin_ns
+        return replace(self, sent_ns=self.sent_ns - origin_ns, received_ns=received_ns)

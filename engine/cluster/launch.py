@@ -1,0 +1,203 @@
+"""A ring of local processes: start it, find its addresses, stop it.
+
+Guarantees: no process outlives the launcher (each ends when its standard input closes), whatever
+way the launcher ends; a stage that cannot start says why. Must never know jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from engine import defaults
+from engine.cluster.plan import even_plan
+from engine.coordinator.ring_links import Address, RingAddresses
+from engine.coordinator.session import Session
+from engine.errors import ConfigError, LinkClosedError
+from engine.model.threads import openmp_env
+from engine.model.weights import ModelFiles, prepare_model
+from engine.stage.service import StageConfig, StageReady, Successor
+
+CHECKOUT_DIR = Path(__file__).resolve().parents[2]
+STOP_TIMEOUT_S = 3.0
+
+
+class LinkEmulator(Protocol):
+    """Stands something in front of listening sockets, such as a long link."""
+
+    def open(self, targets: Sequence[tuple[str, Address]]) -> list[Address]:
+        """Take (link name, address) in ring order; return the addresses to dial instead."""
+
+    def close(self) -> None:
+        """Take everything down."""
+
+
+class DirectLinks:
+    """No emulation: the loopback interface itself."""
+
+    def open(self, targets: Sequence[tuple[str, Address]]) -> list[Address]:
+        return [address for _, address in targets]
+
+    def close(self) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class RingSpec:
+    """Ring levers, fixed at bring-up."""
+
+    num_stages: int = defaults.NUM_STAGES
+    threads_per_stage: int = 0  # 0: all cores this process may use
+    model_path: Path | None = None  # None: the default model
+    nice: int = 0  # background priority, so that emulated links keep time on a busy machine
+
+    def num_threads(self) -> int:
+        """Threads of each stage, resolved."""
+        return self.threads_per_stage or len(os.sched_getaffinity(0))
+
+
+def link_names(num_stages: int) -> list[str]:
+    """Names of the N + 1 links of a ring, in order."""
+    nodes = ["coordinator", *(f"stage-{idx}" for idx in range(num_stages)), "coordinator"]
+    return [f"{sender}>{receiver}" for sender, receiver in zip(nodes, nodes[1:], strict=False)]
+
+
+class LocalRing:
+    """N stage processes on this machine; a context manager.
+
+    Args:
+        emulator: stands behind every link of the ring; control links are direct.
+
+    Raises:
+        ConfigError: a plan that cannot be.
+        ModelError: the model is missing or damaged.
+        LinkClosedError: a stage did not start; the message says why.
+    """
+
+    def __init__(self, spec: RingSpec, emulator: LinkEmulator | None = None) -> None:
+        self.spec = spec
+        self.files: ModelFiles = prepare_model(spec.model_path)
+        self.layer_plan = even_plan(self.files.config.num_layers, spec.num_stages)
+        self.kernel = ""
+        self._emulator = emulator or DirectLinks()
+        self._cluster_id = secrets.token_hex(8)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._addresses: RingAddresses | None = None
+
+    def __enter__(self) -> LocalRing:
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def session(self) -> Session:
+        """Open a coordinator's session."""
+        assert self._addresses is not None, "enter the ring first"
+        return Session(self._addresses, self._cluster_id, self.files.config.context_len)
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the stages."""
+        return [process.pid for process in self._processes]
+
+    def stop(self) -> None:
+        """End every process and reap it."""
+        for process in self._processes:
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):  # it ended by itself
+                process.stdin.close()
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+        self._processes.clear()
+        self._emulator.close()
+
+    def _start(self) -> None:
+        for stage_idx in range(self.spec.num_stages):
+            self._processes.append(self._spawn(stage_idx))
+        deadline = time.monotonic() + defaults.START_TIMEOUT_S
+        ready = [self._read_ready(idx, deadline) for idx in range(self.spec.num_stages)]
+        self.kernel = ready[0].kernel
+        inputs: list[Address] = [("127.0.0.1", stage.port) for stage in ready]
+        # The return link is dialled by the coordinator, so it too stands in front of a stage.
+        names = link_names(self.spec.num_stages)
+        dialled = self._emulator.open(list(zip(names, [*inputs, inputs[-1]], strict=True)))
+        for stage_idx, process in enumerate(self._processes):
+            last = stage_idx == self.spec.num_stages - 1
+            successor = Successor(
+                node_id="coordinator" if last else f"stage-{stage_idx + 1}",
+                address=None if last else dialled[stage_idx + 1],
+            )
+            _write_line(process, successor)
+        self._addresses = RingAddresses(dialled[0], dialled[-1], tuple(inputs))
+
+    def _spawn(self, stage_idx: int) -> subprocess.Popen[bytes]:
+        layer_start, layer_end = self.layer_plan[stage_idx]
+        num_threads = self.spec.num_threads()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "engine.stage.service"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=CHECKOUT_DIR,
+            env={**os.environ, **openmp_env(num_threads)},
+            start_new_session=True,  # Ctrl-C is for the launcher alone; it ends the stages
+        )
+        model_path = self.spec.model_path
+        config = StageConfig(
+            stage_idx=stage_idx,
+            layer_start=layer_start,
+            layer_end=layer_end,
+            num_threads=num_threads,
+            nice=self.spec.nice,
+            cluster_id=self._cluster_id,
+            model_path=None if model_path is None else str(model_path),
+        )
+        _write_line(process, config)
+        return process
+
+    def _read_ready(self, stage_idx: int, deadline: float) -> StageReady:
+        process = self._processes[stage_idx]
+        assert process.stdout is not None
+        readable, _, _ = select.select(
+            [process.stdout], [], [], max(0.0, deadline - time.monotonic())
+        )
+        line = process.stdout.readline() if readable else b""
+        if not line:
+            status = process.poll()
+            why = "said nothing" if status is None else f"ended with status {status}"
+            raise LinkClosedError(f"stage {stage_idx} {why}; its messages are on standard error")
+        ready = msgspec.json.decode(line, type=StageReady)
+        if ready.error:
+            raise ConfigError(f"stage {stage_idx} cannot start: {ready.error}")
+        return ready
+
+
+def _write_line(process: subprocess.Popen[bytes], struct: msgspec.Struct) -> None:
+    assert process.stdin is not None
+    try:
+        process.stdin.write(msgspec.json.encode(struct) + b"\n")
+        process.stdin.flush()
+    except OSError as error:
+        raise LinkClosedError(f"a stage process ended while starting: {error}") from error

@@ -1,0 +1,103 @@
+"""What a job is asked to do and what it leaves behind.
+
+Guarantees: plain values; every lever has one name here, in `reset` and in the receipt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from engine import defaults
+from engine.coordinator.policy import resolve_policy_params
+from engine.coordinator.records import FinishReason, FrameRecord
+from engine.coordinator.rounds import never_stops
+from engine.draft.registry import make_drafter
+from engine.errors import ConfigError, JobError
+from engine.transport.message import Levers, ResetAck, Statement
+
+
+def make_levers(
+    *,
+    policy: str = defaults.POLICY,
+    policy_params: Mapping[str, int] | None = None,
+    draft_len: int = defaults.DRAFT_LEN,
+    depth: int = defaults.DEPTH,
+    drafter: str = defaults.DRAFTER,
+    min_match_len: int = defaults.MIN_MATCH_LEN,
+    prefill_chunk: int = defaults.PREFILL_CHUNK,
+    max_new_tokens: int = defaults.MAX_NEW_TOKENS,
+    numeric_config: str = "f32",
+    keepwarm_ms: int = defaults.KEEPWARM_MS,
+) -> Levers:
+    """Every job lever, checked; the one place where a job's defaults are applied.
+
+    Raises:
+        ConfigError: an unknown name (the valid ones are listed) or a value out of range.
+    """
+    params = resolve_policy_params(policy, policy_params or {})
+    make_drafter(drafter, min_match_len)
+    _check("draft_len", draft_len, 0, defaults.DRAFT_LEN_MAX)
+    _check("depth", depth, 1, defaults.DEPTH_MAX)
+    _check("prefill_chunk", prefill_chunk, 1, 4096)
+    _check("max_new_tokens", max_new_tokens, 1, 2**20)
+    _check("keepwarm_ms", keepwarm_ms, 0, 0)  # the keep-warm sender comes with the harness issue
+    return Levers(
+        policy=policy,
+        policy_params=params,
+        draft_len=draft_len,
+        depth=depth,
+        drafter=drafter,
+        min_match_len=min_match_len,
+        prefill_chunk=prefill_chunk,
+        max_new_tokens=max_new_tokens,
+        numeric_config=numeric_config,
+        attestation=False,
+        keepwarm_ms=keepwarm_ms,
+    )
+
+
+def _check(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{name} is {value}; allowed: {low}..{high}")
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """One decode."""
+
+    prompt_ids: tuple[int, ...]
+    levers: Levers
+    eos_ids: frozenset[int]
+    nonce: str  # hex, fresh for every job
+    should_stop: Callable[[Sequence[int]], bool] = never_stops
+
+
+@dataclass(slots=True)
+class JobResult:
+    """What came out. Times are ns since the job's start on the coordinator's clock."""
+
+    output_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason = "none"
+    failure: JobError | None = None
+    frames: list[FrameRecord] = field(default_factory=list)
+    acks: list[ResetAck] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
+    prefill_sent_ns: int | None = None
+    first_commit_ns: int | None = None
+    last_commit_ns: int | None = None
+    end_ns: int = 0
+    draft_ns: int = 0
+    stale_replies: int = 0
+    uncorrelated: int = 0
+    ring_usable: bool = True  # False: nothing is known of what is pending; build a new ring
+
+    @property
+    def decode_tok_per_s(self) -> float | None:
+        """(output tokens − 1) / (last commit − first commit); None below two tokens."""
+        if self.first_commit_ns is None or self.last_commit_ns is None:
+            return None
+        if self.last_commit_ns == self.first_commit_ns:
+            return None
+        decode_s = (self.last_commit_ns - self.first_commit_ns) / 1e9
+        return (len(self.output_ids) - 1) / decode_s

@@ -1,0 +1,256 @@
+"""Drives one job: the round machine's actions out over the links, the ring's messages in.
+
+Guarantees: nothing is committed before every stage has acknowledged the levers it was asked for;
+a message counts only from the peer entitled to send it; when `execute` returns and the ring is
+usable, nothing of the job is pending anywhere. Must never know how tokens are chosen or compared:
+that is the round machine's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from engine import defaults
+from engine.coordinator.job import JobRequest, JobResult
+from engine.coordinator.policy import make_policy
+from engine.coordinator.records import (
+    Action,
+    Arrival,
+    CommitTokens,
+    RequestDraft,
+    RoundLimits,
+    SendFrame,
+    Span,
+)
+from engine.coordinator.ring_links import Event, RingLinks
+from engine.coordinator.rounds import RoundMachine
+from engine.draft.drafter import Drafter
+from engine.draft.registry import make_drafter
+from engine.errors import JobError, LinkClosedError, RemoteProtocolError
+from engine.source import engine_source_digest
+from engine.transport.message import (
+    Attest,
+    JobErrorReport,
+    Reply,
+    Reset,
+    ResetAck,
+    Statement,
+    Verify,
+)
+
+OnCommit = Callable[[Sequence[int]], None]
+
+
+class JobRun:
+    """One job on a warm ring.
+
+    Args:
+        job: its number, higher than that of every job before.
+        on_commit: called with newly committed ids, after the frames they allow were sent.
+    """
+
+    def __init__(
+        self, links: RingLinks, job: int, request: JobRequest, on_commit: OnCommit
+    ) -> None:
+        self._links = links
+        self._job = job
+        self._request = request
+        self._on_commit = on_commit
+        self._result = JobResult()
+        levers = request.levers
+        self._drafter: Drafter = make_drafter(levers.drafter, levers.min_match_len)
+        policy = make_policy(levers.policy, levers.draft_len, levers.policy_params)
+        limits = RoundLimits(
+            max_new_tokens=levers.max_new_tokens,
+            eos_ids=request.eos_ids,
+            depth=levers.depth,
+            prefill_chunk=levers.prefill_chunk,
+            prefill_depth=defaults.DEPTH_MAX,
+            reply_timeout_ns=int(defaults.REPLY_TIMEOUT_S * 1e9),
+            prefill_timeout_ns=int(defaults.PREFILL_TIMEOUT_S * 1e9),
+        )
+        self._machine = RoundMachine(request.prompt_ids, limits, policy, request.should_stop)
+        self._acks: dict[int, ResetAck] = {}
+        self._statements: dict[int, Statement] = {}
+        self._held: list[Event] = []  # replies that came before the last acknowledgement
+        self._replies_len = 0
+        self._start_ns = 0
+
+    def execute(self) -> JobResult:
+        """Run the job to its end and drain the ring.
+
+        A failed job is a result too: `failure` says why.
+        """
+        self._start_ns = time.monotonic_ns()
+        result = self._result
+        try:
+            self._decode()
+        except JobError as error:
+            self._note_failure(error)
+        except (LinkClosedError, RemoteProtocolError) as error:
+            self._fail_ring("link_lost", str(error))
+        self._machine.abandon()
+        if result.ring_usable:
+            self._drain()
+        self._finish_result()
+        return result
+
+    # -- decode ----------------------------------------------------------------------------------
+
+    def _decode(self) -> None:
+        request = self._request
+        self._links.send(Reset(job=self._job, nonce=request.nonce, levers=request.levers))
+        self._drafter.begin(request.prompt_ids)
+        now_ns = time.monotonic_ns()
+        self._result.prefill_sent_ns = now_ns - self._start_ns
+        self._perform(self._machine.start(now_ns))
+        while not self._machine.finished:
+            event = self._links.next_event(self._machine.next_deadline_ns())
+            if event is None:
+                self._machine.on_timer(time.monotonic_ns())
+            else:
+                self._on_event(event)
+
+    def _perform(self, actions: Sequence[Action]) -> None:
+        """Execute actions; frames first reach the wire, then the caller hears of tokens."""
+        pending = deque(actions)
+        committed: list[int] = []
+        while pending:
+            action = pending.popleft()
+            if isinstance(action, SendFrame):
+                self._send_frame(action)
+            elif isinstance(action, CommitTokens):
+                self._note_commit(action)
+                committed += action.ids
+            elif isinstance(action, RequestDraft):
+                pending.extend(self._draft(action))
+            # CancelDraft: the drafter answers at once, so nothing is outstanding; Finish: the
+            # loop asks the machine.
+        if committed:
+            self._on_commit(committed)
+
+    def _send_frame(self, action: SendFrame) -> None:
+        num_bytes = self._links.send(
+            Verify(
+                job=self._job,
+                epoch=action.epoch,
+                start=action.start,
+                positions_len=len(action.ids),
+                answer_from=action.answer_from,
+                ids=action.ids,
+            )
+        )
+        self._machine.flight.note_sent(action.epoch, action.start, num_bytes)
+
+    def _note_commit(self, action: CommitTokens) -> None:
+        since_start_ns = time.monotonic_ns() - self._start_ns
+        if self._result.first_commit_ns is None:
+            self._result.first_commit_ns = since_start_ns
+        self._result.last_commit_ns = since_start_ns
+        self._drafter.extend(action.ids)
+
+    def _draft(self, action: RequestDraft) -> list[Action]:
+        before_ns = time.monotonic_ns()
+        draft = self._drafter.draft(action.speculative, action.max_len)
+        now_ns = time.monotonic_ns()
+        self._result.draft_ns += now_ns - before_ns
+        return self._machine.on_draft(action.request_id, draft, now_ns)
+
+    # -- messages --------------------------------------------------------------------------------
+
+    def _on_event(self, event: Event) -> None:
+        message = event.message
+        if getattr(message, "job", None) != self._job:
+            self._result.uncorrelated += 1
+        elif isinstance(message, Reply) and event.source == "return":
+            self._on_reply(event, message)
+        elif event.source == "control" and getattr(message, "stage_idx", None) == event.stage_idx:
+            self._on_control(message)
+        else:
+            self._result.uncorrelated += 1
+
+    def _on_control(self, message: object) -> None:
+        if isinstance(message, ResetAck):
+            self._acks[message.stage_idx] = message
+            if len(self._acks) == self._links.num_stages:
+                self._check_acks()
+                held, self._held = self._held, []
+                for event in held:
+                    self._on_event(event)
+        elif isinstance(message, Statement):
+            self._statements[message.stage_idx] = message
+        elif isinstance(message, JobErrorReport) and self._result.failure is None:
+            raise JobError(message.code, message.detail, message.stage_idx)
+
+    def _on_reply(self, event: Event, reply: Reply) -> None:
+        if len(self._acks) < self._links.num_stages:
+            self._held.append(event)
+            return
+        self._replies_len += 1
+        spans = tuple(Span(span.queue_ns, span.compute_ns, span.span_ns) for span in reply.spans)
+        arrival = Arrival(event.read_ns, event.received.num_bytes, spans)
+        self._perform(self._machine.on_reply(reply.epoch, reply.start, reply.ids, arrival))
+
+    def _check_acks(self) -> None:
+        """Requested must equal observed everywhere, before the first commit."""
+        first = self._acks[0]
+        for stage_idx, ack in sorted(self._acks.items()):
+            if ack.levers != self._request.levers:
+                raise JobError("lever_mismatch", f"applied {ack.levers}", stage_idx)
+            if ack.source_digest != engine_source_digest():
+                raise JobError("build_mismatch", f"runs source {ack.source_digest}", stage_idx)
+            if ack.model_digest != first.model_digest or ack.kernel != first.kernel:
+                detail = f"model {ack.model_digest} kernel {ack.kernel} differ from stage 0's"
+                raise JobError("model_mismatch", detail, stage_idx)
+
+    # -- end -------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        """Close the job behind its last frame and wait until nothing of it is pending."""
+        deadline_ns = time.monotonic_ns() + int(defaults.REPLY_TIMEOUT_S * 1e9)
+        try:
+            self._links.send(Attest(job=self._job, epoch=self._machine.epoch + 1))
+            while not self._drained():
+                event = self._links.next_event(deadline_ns)
+                if event is None:
+                    self._fail_ring("drain_timeout", "the ring did not drain after the job")
+                    return
+                self._on_draining_event(event)
+        except (LinkClosedError, RemoteProtocolError) as error:
+            self._fail_ring("link_lost", str(error))
+
+    def _on_draining_event(self, event: Event) -> None:
+        try:
+            self._on_event(event)
+        except JobError as error:  # a stage failed on a frame that no longer mattered
+            self._note_failure(error)
+
+    def _drained(self) -> bool:
+        last_idx = self._links.num_stages - 1
+        if len(self._statements) < self._links.num_stages:
+            return False
+        return self._replies_len + len(self._held) >= self._statements[last_idx].frames_sent
+
+    def _note_failure(self, error: JobError) -> None:
+        self._result.failure = self._result.failure or error
+        if error.code == "link_lost":  # said by a stage: frames may be lost, no drain can tell
+            self._result.ring_usable = False
+
+    def _fail_ring(self, code: str, detail: str) -> None:
+        self._result.ring_usable = False
+        self._note_failure(JobError(code, detail))
+
+    def _finish_result(self) -> None:
+        result, machine = self._result, self._machine
+        result.output_ids = machine.output_ids
+        result.finish_reason = machine.finish_reason
+        result.frames = [record.since(self._start_ns) for record in machine.records()]
+        result.acks = [self._acks[idx] for idx in sorted(self._acks)]
+        result.statements = [self._statements[idx] for idx in sorted(self._statements)]
+        result.stale_replies = machine.flight.stale_replies
+        result.end_ns = time.monotonic_ns() - self._start_ns
+        num_pending = sum(statement.pending_frames for statement in result.statements)
+        if num_pending and result.failure is None:
+            result.failure = JobError("pending_frames", f"{num_pending} frames are still queued")

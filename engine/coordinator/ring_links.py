@@ -1,0 +1,158 @@
+"""The coordinator's links to a ring, joined into one queue of events.
+
+Guarantees: every message is delivered with the link it came on, so that a reply counts only from
+the last stage and an acknowledgement only from the stage concerned; closing leaves no thread
+behind that owns a socket. Must never know what a job is.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from dataclasses import dataclass
+
+from engine.errors import LinkClosedError
+from engine.transport.connection import Received
+from engine.transport.link import Link, dial, read_in_background
+from engine.transport.message import (
+    PROTOCOL_VERSION,
+    Hello,
+    Message,
+    Noop,
+    Probe,
+    ProbeAck,
+    ProbeOrder,
+    ProbeReport,
+)
+from engine.transport.probe import PROBE_TIMEOUT_S, Prober
+
+DIAL_TIMEOUT_S = 30.0
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RingAddresses:
+    """Whom the coordinator dials."""
+
+    first_input: Address
+    last_return: Address
+    controls: tuple[Address, ...]  # by stage
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A message, where it came from and when it was read (monotonic ns)."""
+
+    source: str  # "return", or "control"
+    stage_idx: int
+    received: Received
+    read_ns: int
+
+    @property
+    def message(self) -> Message:
+        return self.received.message
+
+
+class RingLinks:
+    """One input link, one return link, a control link to every stage."""
+
+    def __init__(self, addresses: RingAddresses, cluster_id: str) -> None:
+        self.num_stages = len(addresses.controls)
+        self._cluster_id = cluster_id
+        self._events: queue.SimpleQueue[Event | Exception] = queue.SimpleQueue()
+        self._prober = Prober()
+        self._closing = False
+        self._controls: list[Link] = []
+        last_idx = self.num_stages - 1
+        try:
+            for stage_idx, address in enumerate(addresses.controls):
+                self._controls.append(self._open("control", stage_idx, address))
+            self._return = self._open("return", last_idx, addresses.last_return)
+            self._input = self._open("input", 0, addresses.first_input)
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, message: Message) -> int:
+        """Send to the first stage; returns the frame's bytes."""
+        return self._input.send(message)
+
+    def next_event(self, deadline_ns: int | None) -> Event | None:
+        """Wait for a message until the deadline (monotonic ns); None if none came.
+
+        Raises:
+            LinkClosedError: a link of the ring ended.
+            RemoteProtocolError: a peer broke the protocol.
+        """
+        timeout_s = None
+        if deadline_ns is not None:
+            timeout_s = max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)
+        try:
+            event = self._events.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if isinstance(event, Exception):
+            raise event
+        return event
+
+    def discard_events(self) -> int:
+        """Throw away what is queued between jobs; returns how many messages."""
+        num_discarded = 0
+        while (event := self.next_event(0)) is not None:
+            del event
+            num_discarded += 1
+        return num_discarded
+
+    def measure_rtt(self, count: int) -> list[tuple[int, ...]]:
+        """Probe every link of the ring from its sending end, one after another.
+
+        Returns:
+            `count` round-trip times in ns for each of the N + 1 links, ring order.
+
+        Raises:
+            LinkClosedError: a link is gone or silent.
+        """
+        rtts = [self._prober.measure(self._input, count)]
+        for stage_idx, control in enumerate(self._controls):
+            control.send(ProbeOrder(count=count))
+            deadline_ns = time.monotonic_ns() + int(PROBE_TIMEOUT_S * count * 1e9)
+            event = self.next_event(deadline_ns)
+            if event is None or not isinstance(event.message, ProbeReport):
+                raise LinkClosedError(f"stage {stage_idx} did not report its link's round trips")
+            rtts.append(event.message.rtt_ns)
+        return rtts
+
+    def close(self) -> None:
+        """Close every link."""
+        self._closing = True
+        for name in ("_input", "_return"):
+            link = getattr(self, name, None)
+            if link is not None:
+                link.close()
+        for link in self._controls:
+            link.close()
+
+    def _open(self, role: str, stage_idx: int, address: Address) -> Link:
+        hello = Hello(
+            protocol_version=PROTOCOL_VERSION,
+            cluster_id=self._cluster_id,
+            node_id="coordinator",
+            role=role,
+        )
+        link = dial(address, hello, f"stage-{stage_idx}", DIAL_TIMEOUT_S)
+
+        def on_message(received: Received, read_ns: int) -> None:
+            message = received.message
+            if isinstance(message, Probe):
+                link.send(ProbeAck(seq=message.seq))
+            elif isinstance(message, ProbeAck):
+                self._prober.on_ack(message.seq, read_ns)
+            elif not isinstance(message, Noop):
+                self._events.put(Event(role, stage_idx, received, read_ns))
+
+        def on_end(reason: Exception) -> None:
+            if not self._closing:
+                self._events.put(reason)
+
+        read_in_background(link, on_message, on_end)
+        return link

@@ -1,0 +1,81 @@
+"""A coordinator's session with one warm ring: jobs one after another.
+
+Guarantees: job numbers rise, also across coordinators of the same ring; a prompt that does not fit
+is refused before a frame is sent; a ring of which it is unknown what is pending takes no more jobs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from engine.coordinator.job import JobRequest, JobResult
+from engine.coordinator.job_run import JobRun, OnCommit
+from engine.coordinator.ring_links import RingAddresses, RingLinks
+from engine.errors import JobError, LinkClosedError
+
+
+def _ignore(ids: Sequence[int]) -> None:
+    return None
+
+
+class Session:
+    """Open links to a ring; a context manager that closes them.
+
+    Args:
+        context_len: positions the model can hold.
+
+    Raises:
+        LinkClosedError: a stage cannot be reached or refuses.
+    """
+
+    def __init__(self, addresses: RingAddresses, cluster_id: str, context_len: int) -> None:
+        self._links = RingLinks(addresses, cluster_id)
+        self._context_len = context_len
+        # Wall-clock milliseconds: a coordinator that replaces another must count on from its jobs.
+        self._last_job = time.time_ns() // 1_000_000
+        self.usable = True
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, request: JobRequest, on_commit: OnCommit = _ignore) -> JobResult:
+        """Run one job; a failure of the job is in the result.
+
+        Args:
+            on_commit: called with newly committed ids.
+
+        Raises:
+            LinkClosedError: an earlier job left the ring in an unknown state.
+        """
+        if not self.usable:
+            raise LinkClosedError("an earlier job lost this ring; bring up a new one")
+        needed_len = len(request.prompt_ids) + request.levers.max_new_tokens
+        if not request.prompt_ids or needed_len > self._context_len:
+            return JobResult(failure=self._does_not_fit(request))
+        self._last_job += 1
+        self._links.discard_events()
+        result = JobRun(self._links, self._last_job, request, on_commit).execute()
+        self.usable = result.ring_usable
+        return result
+
+    def measure_rtt(self, count: int) -> list[tuple[int, ...]]:
+        """Round trips of every link of the ring, ns; only between jobs."""
+        return self._links.measure_rtt(count)
+
+    def close(self) -> None:
+        """Close the links; the stages stay warm for the next coordinator."""
+        self._links.close()
+
+    def _does_not_fit(self, request: JobRequest) -> JobError:
+        if not request.prompt_ids:
+            return JobError("empty_prompt", "the prompt has no token; give it some text")
+        return JobError(
+            "context_overflow",
+            f"{len(request.prompt_ids)} prompt tokens and {request.levers.max_new_tokens} new ones "
+            f"exceed the model's context of {self._context_len}; shorten the prompt or lower "
+            "max_new_tokens",
+        )

@@ -1,0 +1,74 @@
+"""A layer range's forward pass and its cache, as the stage process sees it.
+
+Guarantees: a frame at `start` truncates the cache to `start` and extends it; failures of one job
+are `JobError`s and leave the executor usable. Must never know sockets or frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from engine.model.decoder import Decoder
+
+WARM_UP_ROW_COUNTS = (1, 2, 9, 8, 17, 16)
+
+
+class Executor(Protocol):
+    """What a stage needs of a model; tests put an oracle in its place."""
+
+    layer_start: int
+    layer_end: int
+    is_first: bool
+    is_last: bool
+    model_digest: str
+    kernel: str
+
+    def reset(self) -> None:
+        """Forget the job: empty caches."""
+
+    def embed(self, ids: Sequence[int]) -> torch.Tensor:
+        """First stage only: ids → hidden [T, H]."""
+
+    def forward(self, hidden: torch.Tensor, start: int) -> torch.Tensor:
+        """Run the layers: hidden [T, H] → [T, H]; raises `JobError`."""
+
+    def answer(self, hidden: torch.Tensor) -> list[int]:
+        """Last stage only: the target's next token after each row of hidden [T, H]."""
+
+
+class DecoderExecutor:
+    """The real one: a `Decoder` and its KV cache."""
+
+    def __init__(self, decoder: Decoder, model_digest: str) -> None:
+        self.layer_start = decoder.layer_start
+        self.layer_end = decoder.layer_end
+        self.is_first = decoder.layer_start == 0
+        self.is_last = decoder.layer_end == decoder.config.num_layers
+        self.model_digest = model_digest
+        self.kernel = decoder.kernel.name
+        self._decoder = decoder
+        self._cache = decoder.new_cache()
+
+    def warm_up(self) -> None:
+        """Run each row count once, so that no job pays for the first call of a kernel."""
+        for num_rows in WARM_UP_ROW_COUNTS:
+            hidden = torch.zeros(num_rows, self._decoder.config.hidden_size)
+            hidden = self.forward(hidden, 0)
+            if self.is_last:
+                self.answer(hidden)
+        self.reset()
+
+    def reset(self) -> None:
+        self._cache.truncate(0)
+
+    def embed(self, ids: Sequence[int]) -> torch.Tensor:
+        return self._decoder.embed(torch.tensor(ids, dtype=torch.int64))
+
+    def forward(self, hidden: torch.Tensor, start: int) -> torch.Tensor:
+        return self._decoder.forward(hidden, start, self._cache)
+
+    def answer(self, hidden: torch.Tensor) -> list[int]:
+        return self._decoder.greedy(hidden)

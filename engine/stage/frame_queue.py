@@ -1,0 +1,97 @@
+"""The queue between a stage's reader thread and its compute thread.
+
+Guarantees: bounded in bytes (a full queue stops the reader, and TCP passes that on to the sender);
+order is kept; a verify frame is dropped uncomputed once a frame of a newer (job, epoch) arrives.
+Must never know sockets or the model.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from engine.transport.connection import Received
+from engine.transport.message import Attest, Reset, Verify
+
+MAX_QUEUED_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A message and when it was read off its socket (monotonic ns)."""
+
+    received: Received
+    read_ns: int
+
+
+class FrameQueue:
+    """Bounded, order-keeping, drops what is superseded."""
+
+    def __init__(self, max_bytes: int = MAX_QUEUED_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._items: deque[Queued] = deque()
+        self._queued_bytes = 0
+        self._newest = (0, 0)  # (job, epoch)
+        self._changed = threading.Condition()
+        self._num_dropped: dict[int, int] = {}  # by job
+
+    def put(self, item: Queued) -> None:
+        """Add a message; blocks while the queue is full."""
+        with self._changed:
+            self._supersede(item)
+            self._changed.wait_for(lambda: self._queued_bytes < self._max_bytes)
+            self._items.append(item)
+            self._queued_bytes += item.received.num_bytes
+            self._changed.notify_all()
+
+    def get(self) -> Queued:
+        """Take the oldest message; blocks while there is none."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._items))
+            item = self._items.popleft()
+            self._queued_bytes -= item.received.num_bytes
+            self._changed.notify_all()
+            return item
+
+    def is_stale(self, verify: Verify) -> bool:
+        """Has a newer (job, epoch) arrived since?"""
+        with self._changed:
+            return (verify.job, verify.epoch) < self._newest
+
+    def num_pending(self, job: int) -> int:
+        """Verify frames of a job still queued."""
+        with self._changed:
+            return sum(
+                isinstance(item.received.message, Verify) and item.received.message.job == job
+                for item in self._items
+            )
+
+    def take_num_dropped(self, job: int) -> int:
+        """How many frames of a job were dropped uncomputed; forgets older jobs."""
+        with self._changed:
+            num_dropped = self._num_dropped.get(job, 0)
+            self._num_dropped.clear()
+            return num_dropped
+
+    def _supersede(self, item: Queued) -> None:
+        message = item.received.message
+        if isinstance(message, Reset):
+            newest = (message.job, 0)
+        elif isinstance(message, Verify | Attest):
+            newest = (message.job, message.epoch)
+        else:
+            return
+        if newest <= self._newest:
+            return
+        self._newest = newest
+        kept: deque[Queued] = deque()
+        for queued in self._items:
+            other = queued.received.message
+            if isinstance(other, Verify) and (other.job, other.epoch) < newest:
+                self._num_dropped[other.job] = self._num_dropped.get(other.job, 0) + 1
+                self._queued_bytes -= queued.received.num_bytes
+            else:
+                kept.append(queued)
+        self._items = kept
+        self._changed.notify_all()
