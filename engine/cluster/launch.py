@@ -36,8 +36,8 @@ STOP_TIMEOUT_S = 3.0
 class LinkEmulator(Protocol):
     """Stands something in front of listening sockets, such as a long link."""
 
-    def open(self, targets: Sequence[tuple[str, Address]]) -> list[Address]:
-        """Take (link name, address) in ring order; return the addresses to dial instead."""
+    def open(self, targets: Sequence[Address]) -> list[Address]:
+        """Take the N + 1 listening addresses in ring order; return the ones to dial instead."""
 
     def close(self) -> None:
         """Take everything down."""
@@ -46,8 +46,8 @@ class LinkEmulator(Protocol):
 class DirectLinks:
     """No emulation: the loopback interface itself."""
 
-    def open(self, targets: Sequence[tuple[str, Address]]) -> list[Address]:
-        return [address for _, address in targets]
+    def open(self, targets: Sequence[Address]) -> list[Address]:
+        return list(targets)
 
     def close(self) -> None:
         return None
@@ -65,12 +65,6 @@ class RingSpec:
     def num_threads(self) -> int:
         """Threads of each stage, resolved."""
         return self.threads_per_stage or len(os.sched_getaffinity(0))
-
-
-def link_names(num_stages: int) -> list[str]:
-    """Names of the N + 1 links of a ring, in order."""
-    nodes = ["coordinator", *(f"stage-{idx}" for idx in range(num_stages)), "coordinator"]
-    return [f"{sender}>{receiver}" for sender, receiver in zip(nodes, nodes[1:], strict=False)]
 
 
 class LocalRing:
@@ -142,8 +136,7 @@ class LocalRing:
         self.kernel = ready[0].kernel
         inputs: list[Address] = [("127.0.0.1", stage.port) for stage in ready]
         # The return link is dialled by the coordinator, so it too stands in front of a stage.
-        names = link_names(self.spec.num_stages)
-        dialled = self._emulator.open(list(zip(names, [*inputs, inputs[-1]], strict=True)))
+        dialled = self._emulator.open([*inputs, inputs[-1]])
         for stage_idx, process in enumerate(self._processes):
             last = stage_idx == self.spec.num_stages - 1
             successor = Successor(

@@ -1,0 +1,43 @@
+"""Puts a link profile's relays in front of a local ring.
+
+Guarantees: the N + 1 links of the ring, in order, have the profile's shapes; a transparent profile
+starts no relay. Must never know jobs or models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.wan.profile import LinkProfile
+from bench.wan.relay import RelayProcess, link_to
+
+Address = tuple[str, int]
+
+
+class RelayedLinks:
+    """The engine's `LinkEmulator` for a profile.
+
+    Args:
+        seed: of the jitter.
+    """
+
+    def __init__(self, profile: LinkProfile, seed: int) -> None:
+        self._profile = profile
+        self._seed = seed
+        self._relay = RelayProcess()
+
+    def open(self, targets: Sequence[Address]) -> list[Address]:
+        """Start the relay; return the addresses that stand in front of the targets."""
+        if not self._profile.needs_relay:
+            return list(targets)
+        shapes = self._profile.links(len(targets) - 1)
+        links = [
+            link_to(shape, target_port=port, target_host=host)
+            for shape, (host, port) in zip(shapes, targets, strict=True)
+        ]
+        ports = self._relay.start(links, self._seed)
+        return [("127.0.0.1", ports[shape.name]) for shape in shapes]
+
+    def close(self) -> None:
+        """Stop the relay."""
+        self._relay.stop()

@@ -1,0 +1,154 @@
+"""`python -m engine generate`: text from a local ring, streamed.
+
+The one file of the engine that looks into `bench`: an entry point joins rooms, and the link
+profiles live there (docs/decisions/0003).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from engine import defaults
+from engine.cluster.launch import LocalRing, RingSpec
+from engine.coordinator.generate import Generation, Generator
+from engine.coordinator.job import make_levers
+from engine.errors import ConfigError, LonghaulError
+from engine.transport.message import Levers
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    generate = commands.add_parser("generate", help="decode one prompt on a local ring")
+    prompt = generate.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("text", nargs="?", help="the prompt")
+    prompt.add_argument("--prompt", help="the prompt")
+    prompt.add_argument("--prompt-file", type=Path, help="read the prompt from a file")
+    generate.add_argument("--raw", action="store_true", help="no chat template")
+    generate.add_argument("--stages", type=int, default=defaults.NUM_STAGES)
+    generate.add_argument("--threads", type=int, default=0, help="per stage; 0: all cores")
+    generate.add_argument("--profile", default=defaults.PROFILE, help="link profile, name or file")
+    generate.add_argument("--model", type=Path, help="a GGUF file; default: the packaged model")
+    generate.add_argument("--max-new-tokens", type=int, default=defaults.MAX_NEW_TOKENS)
+    generate.add_argument("--policy", default=defaults.POLICY)
+    generate.add_argument(
+        "--param", action="append", default=[], metavar="NAME=N", help="policy parameter"
+    )
+    generate.add_argument("--draft-len", type=int, default=defaults.DRAFT_LEN)
+    generate.add_argument("--depth", type=int, default=defaults.DEPTH)
+    generate.add_argument("--drafter", default=defaults.DRAFTER)
+    generate.add_argument("--min-match-len", type=int, default=defaults.MIN_MATCH_LEN)
+    generate.add_argument("--prefill-chunk", type=int, default=defaults.PREFILL_CHUNK)
+    generate.add_argument("--stop", action="append", default=[], help="output ends with this")
+    generate.add_argument("--seed", type=int, default=0, help="of the links' jitter")
+    generate.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    return parser
+
+
+def _levers(asked: argparse.Namespace) -> Levers:
+    params: dict[str, int] = {}
+    for entry in asked.param:
+        name, separator, value = entry.partition("=")
+        if not separator or not value.lstrip("-").isdigit():
+            raise ConfigError(f"--param {entry!r}: write NAME=N with a whole number N")
+        params[name] = int(value)
+    return make_levers(
+        policy=asked.policy,
+        policy_params=params,
+        draft_len=asked.draft_len,
+        depth=asked.depth,
+        drafter=asked.drafter,
+        min_match_len=asked.min_match_len,
+        prefill_chunk=asked.prefill_chunk,
+        max_new_tokens=asked.max_new_tokens,
+    )
+
+
+def _prompt(asked: argparse.Namespace) -> str:
+    if asked.prompt_file is None:
+        return str(asked.prompt if asked.text is None else asked.text)
+    try:
+        return str(asked.prompt_file.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--prompt-file {asked.prompt_file}: {error}") from error
+
+
+def _as_json(generation: Generation) -> str:
+    result = generation.result
+    return json.dumps(
+        {
+            "prompt_ids": generation.prompt_ids,
+            "ids": result.output_ids,
+            "text": generation.text,
+            "finish_reason": result.finish_reason,
+            "timing": {
+                "prefill_sent_ns": result.prefill_sent_ns,
+                "first_commit_ns": result.first_commit_ns,
+                "last_commit_ns": result.last_commit_ns,
+                "end_ns": result.end_ns,
+                "draft_ns": result.draft_ns,
+                "decode_tok_per_s": result.decode_tok_per_s,
+            },
+            "frames": [asdict(frame) for frame in result.frames],
+        }
+    )
+
+
+def _print_text(text: str) -> None:
+    print(text, end="", flush=True)
+
+
+def _discard(text: str) -> None:
+    return None
+
+
+def generate(asked: argparse.Namespace) -> int:
+    """Bring up a ring, decode, take it down."""
+    from bench.wan.emulator import RelayedLinks
+    from bench.wan.profile import load_profile
+
+    levers = _levers(asked)
+    prompt = _prompt(asked)
+    emulator = RelayedLinks(load_profile(asked.profile), asked.seed)
+    spec = RingSpec(asked.stages, asked.threads, asked.model)
+    with LocalRing(spec, emulator) as ring, ring.session() as session:
+        generator = Generator(session, ring.files)
+        generation = generator.generate(
+            prompt,
+            raw=asked.raw,
+            levers=levers,
+            stop=asked.stop,
+            on_text=_discard if asked.json else _print_text,
+        )
+    if asked.json:
+        print(_as_json(generation))
+        return 0
+    result = generation.result
+    speed = result.decode_tok_per_s
+    print(
+        f"\n[{len(result.output_ids)} tokens, {result.finish_reason}, "
+        f"{'–' if speed is None else f'{speed:.1f}'} tok/s]",
+        file=sys.stderr,
+    )
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse, run, turn errors into messages."""
+    asked = _parser().parse_args(arguments)
+    try:
+        return generate(asked)
+    except LonghaulError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\ninterrupted; the ring is down", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
