@@ -16,9 +16,7 @@ from engine.model.kv_cache import KEY_BLOCK
 MIN_QUERY_ROWS = 4
 
 
-def causal_mask(
-    start: int, num_rows: int, kv_len: int, rows_per_position: int
-) -> torch.Tensor:
+def causal_mask(start: int, num_rows: int, kv_len: int, rows_per_position: int) -> torch.Tensor:
     """Build the additive mask that every layer of one forward shares.
 
     Args:
@@ -65,6 +63,6 @@ def attention(
     mixed = torch.bmm(probs[:, :, :KEY_BLOCK], values[:, :KEY_BLOCK])
     for first in range(KEY_BLOCK, num_keys, KEY_BLOCK):
         block = slice(first, first + KEY_BLOCK)
-        mixed.add_(torch.bmm(probs[:, :, block], values[:, block]))
+        mixed.baddbmm_(probs[:, :, block], values[:, block])
     by_position = mixed.view(num_kv_heads, num_new, num_heads // num_kv_heads, head_dim)
     return by_position.transpose(0, 1).reshape(num_new, num_heads * head_dim)

@@ -12,18 +12,17 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from engine.errors import ModelError
+from engine.errors import JobError, ModelError
 from engine.model.attention import MIN_QUERY_ROWS, attention, causal_mask
 from engine.model.config import ModelConfig
 from engine.model.kv_cache import KVCache
 from engine.model.linear import (
+    MAX_ROW_FLOOR,
     LinearKernel,
     PackedWeight,
     linear,
     linear_add,
     linear_kernel,
-    linear_mul,
-    linear_silu,
     pack,
 )
 from engine.model.sampling import greedy_ids
@@ -32,14 +31,13 @@ from engine.model.weights import LayerWeights, ModelFiles, StageWeights, load_la
 
 @dataclass(frozen=True, slots=True)
 class PackedLayer:
-    """One layer, ready to run; queries, keys and values share one matrix."""
+    """One layer, ready to run. Maps of one input share a matrix: each call wakes the workers."""
 
     attention_norm: torch.Tensor
     query_key_value: PackedWeight
     attention_output: PackedWeight
     mlp_norm: torch.Tensor
-    gate: PackedWeight
-    up: PackedWeight
+    gate_up: PackedWeight
     down: PackedWeight
 
 
@@ -95,9 +93,12 @@ class Decoder:
 
         Raises:
             ModelError: if this stage does not embed.
+            JobError: `bad_token` if an id is outside the vocabulary.
         """
         if self._embedding is None:
             raise ModelError(f"layers from {self.layer_start} do not embed; only the first stage")
+        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.config.vocab_size:
+            raise JobError("bad_token", f"ids must be in [0, {self.config.vocab_size})")
         return self._embedding[ids]
 
     @torch.inference_mode()
@@ -113,16 +114,24 @@ class Decoder:
             hidden: [T, H] float32 -> [T, H]
 
         Raises:
-            JobError: `kv_gap` if `start` exceeds the cache, `context_overflow` if it would.
+            JobError: `kv_gap` if `start` exceeds the cache, `context_overflow` if it would,
+                `bad_shape` for other hidden states; the cache never counts a refused frame.
         """
         num_new = hidden.shape[0]
+        if hidden.shape[1:] != (self.config.hidden_size,) or hidden.dtype != torch.float32:
+            expected = f"[T, {self.config.hidden_size}] float32"
+            raise JobError("bad_shape", f"{expected} wanted, got {hidden.shape} {hidden.dtype}")
         cache.truncate(start)
         cache.extend(num_new)
+        if num_new == 0:
+            return hidden
         rows = self._pad_rows(hidden)
         mask = causal_mask(start, rows.shape[0], cache.kv_len, self._rows_per_position)
         rotations = self._rotations[start : start + rows.shape[0]].unsqueeze(1)
         for layer_idx, layer in enumerate(self._layers):
-            rows = self._run_layer(layer, layer_idx, rows, (start, num_new), (rotations, mask), cache)
+            rows = self._run_layer(
+                layer, layer_idx, rows, (start, num_new), (rotations, mask), cache
+            )
         return rows[:num_new]
 
     @torch.inference_mode()
@@ -175,8 +184,8 @@ class Decoder:
         )
         rows = linear_add(mixed, layer.attention_output, rows)
         normed = _rms_norm(rows, layer.mlp_norm, config.rms_eps)
-        gated = linear_mul(normed, layer.up, linear_silu(normed, layer.gate))
-        return linear_add(gated, layer.down, rows)
+        gate, up = linear(normed, layer.gate_up).chunk(2, dim=1)
+        return linear_add(functional.silu(gate).mul_(up), layer.down, rows)
 
     def _take(self, weights: StageWeights) -> None:
         """Pack weights; the memory-mapped originals are dropped, but for the embedding."""
@@ -189,15 +198,15 @@ class Decoder:
     def _pack_layer(self, layer: LayerWeights) -> PackedLayer:
         kernel: LinearKernel = self.kernel
         head_dim = self.config.head_dim
-        fused = torch.cat([_interleave(layer.query, head_dim), _interleave(layer.key, head_dim),
-                           layer.value])
+        fused = torch.cat(
+            [_interleave(layer.query, head_dim), _interleave(layer.key, head_dim), layer.value]
+        )
         return PackedLayer(
             attention_norm=layer.attention_norm.clone(),
             query_key_value=pack(fused, kernel),
             attention_output=pack(layer.attention_output, kernel),
             mlp_norm=layer.mlp_norm.clone(),
-            gate=pack(layer.gate, kernel),
-            up=pack(layer.up, kernel),
+            gate_up=pack(torch.cat([layer.gate, layer.up]), kernel),
             down=pack(layer.down, kernel),
         )
 
@@ -222,12 +231,12 @@ def _rotations(config: ModelConfig) -> torch.Tensor:
     """Tabulate the rotary factors of every position.
 
     Shapes:
-        return: [context_len, D/2] complex64
+        return: [context_len and room for padded rows, D/2] complex64
 
     Source:
         Rotary embedding: angle of pair i at position t is t * theta^(-2 i / D).
     """
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
     frequencies = 1.0 / config.rope_theta**exponents
-    angles = torch.outer(torch.arange(config.context_len + 8).float(), frequencies)
+    angles = torch.outer(torch.arange(config.context_len + MAX_ROW_FLOOR).float(), frequencies)
     return torch.complex(angles.cos(), angles.sin())

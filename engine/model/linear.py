@@ -19,10 +19,11 @@ import torch
 # rows are compared at these counts; 65 and up are prefill chunks
 PROBED_ROW_COUNTS = (*range(1, 65), 96, 128, 255, 256, 512)
 BLOCK_ROWS = 16  # height of the fall-back's fixed blocks
-_FLOORS = (1, 2, 4, 8)
+MAX_ROW_FLOOR = 8
+_FLOORS = (1, 2, 4, MAX_ROW_FLOOR)
 
 # (out, in) of small stand-ins: what selects a kernel is mostly the inner size
-DEFAULT_PROBE_SHAPES = ((960, 576), (576, 576), (1536, 576), (576, 1536))
+DEFAULT_PROBE_SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))
 
 _pointwise = torch.ops.mkldnn._linear_pointwise.default
 _binary = torch.ops.mkldnn._linear_pointwise.binary
@@ -74,19 +75,8 @@ def linear(rows: torch.Tensor, packed: PackedWeight) -> torch.Tensor:
         rows: [T, in] float32 -> [T, out]
     """
     if packed.block_rows:
-        return _by_blocks(rows, None, packed, "none")
+        return _by_blocks(rows, packed, None)
     return _pointwise(rows, packed.handle, None, "none", [], "")
-
-
-def linear_silu(rows: torch.Tensor, packed: PackedWeight) -> torch.Tensor:
-    """Return `silu(rows · weightᵀ)` in one pass.
-
-    Shapes:
-        rows: [T, in] float32 -> [T, out]
-    """
-    if packed.block_rows:
-        return _by_blocks(rows, None, packed, "swish")
-    return _pointwise(rows, packed.handle, None, "swish", [], "")
 
 
 def linear_add(rows: torch.Tensor, packed: PackedWeight, addend: torch.Tensor) -> torch.Tensor:
@@ -97,41 +87,22 @@ def linear_add(rows: torch.Tensor, packed: PackedWeight, addend: torch.Tensor) -
         addend: [T, out] -> [T, out]
     """
     if packed.block_rows:
-        return _by_blocks(rows, addend, packed, "add")
+        return _by_blocks(rows, packed, addend)
     return _binary(rows, addend, packed.handle, None, "add")
 
 
-def linear_mul(rows: torch.Tensor, packed: PackedWeight, factor: torch.Tensor) -> torch.Tensor:
-    """Return `(rows · weightᵀ) * factor` in one pass.
-
-    Shapes:
-        rows: [T, in] float32
-        factor: [T, out] -> [T, out]
-    """
-    if packed.block_rows:
-        return _by_blocks(rows, factor, packed, "mul")
-    return _binary(rows, factor, packed.handle, None, "mul")
-
-
 def _by_blocks(
-    rows: torch.Tensor, other: torch.Tensor | None, packed: PackedWeight, attr: str
+    rows: torch.Tensor, packed: PackedWeight, addend: torch.Tensor | None
 ) -> torch.Tensor:
     """Compute in blocks of one fixed height, so that every call of the kernel has one shape."""
     num_rows = rows.shape[0]
-    height = packed.block_rows
-    padding = -num_rows % height
-    padded = torch.nn.functional.pad(rows, (0, 0, 0, padding))
-    beside = None if other is None else torch.nn.functional.pad(other, (0, 0, 0, padding))
-    blocks = []
-    for first in range(0, num_rows, height):
-        block = padded[first : first + height]
-        if beside is None:
-            blocks.append(_pointwise(block, packed.handle, None, attr, [], ""))
-        else:
-            blocks.append(
-                _binary(block, beside[first : first + height], packed.handle, None, attr)
-            )
-    return torch.cat(blocks)[:num_rows]
+    padded = torch.nn.functional.pad(rows, (0, 0, 0, -num_rows % packed.block_rows))
+    blocks = [
+        _pointwise(block, packed.handle, None, "none", [], "")
+        for block in padded.split(packed.block_rows)
+    ]
+    product = torch.cat(blocks)[:num_rows]
+    return product if addend is None else product + addend
 
 
 @cache

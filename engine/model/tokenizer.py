@@ -46,9 +46,7 @@ class Tokenizer:
         tokens: list[str] = fields["tokenizer.ggml.tokens"]
         types: list[int] = fields["tokenizer.ggml.token_type"]
         self.vocab_size = len(tokens)
-        self.special_ids = frozenset(
-            idx for idx, kind in enumerate(types) if kind == _CONTROL_TYPE
-        )
+        self.special_ids = frozenset(idx for idx, kind in enumerate(types) if kind == _CONTROL_TYPE)
         self._token_bytes = [
             text.encode() if kind in (_CONTROL_TYPE, _USER_DEFINED_TYPE) else _bytes_of(text)
             for text, kind in zip(tokens, types, strict=True)

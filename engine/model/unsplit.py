@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 import torch
 
 from engine.defaults import PREFILL_CHUNK
+from engine.errors import ConfigError
 from engine.model.decoder import Decoder
 from engine.model.kv_cache import KVCache
 
@@ -26,7 +27,12 @@ def prefill(
         prompt_ids: at least one id.
         cache: an empty cache.
         chunk: positions a forward.
+
+    Raises:
+        ConfigError: if the prompt is empty.
     """
+    if not prompt_ids:
+        raise ConfigError("an empty prompt has no next token; give at least one id")
     ids = torch.tensor(prompt_ids)
     hidden = decoder.embed(ids[:0])
     for start in range(0, len(prompt_ids), chunk):

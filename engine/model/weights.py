@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
@@ -247,8 +248,6 @@ def _write_seal(cache_path: Path, digest: str) -> None:
 
 def _build_cache(gguf_path: Path, cache_path: Path, model_digest: str) -> None:
     """Dequantise the GGUF and write cache and seal."""
-    import numpy as np
-
     from engine.model.gguf_file import read_gguf  # only this path pays for importing gguf
 
     model = read_gguf(gguf_path)
@@ -257,7 +256,9 @@ def _build_cache(gguf_path: Path, cache_path: Path, model_digest: str) -> None:
     # one metadata entry only: safetensors writes several in no fixed order, and the file's bytes
     # must be the same whichever of two racing processes wrote them
     written = {
-        "format": CACHE_FORMAT, "gguf_digest": model_digest, "config": model.config.to_json()
+        "format": CACHE_FORMAT,
+        "gguf_digest": model_digest,
+        "config": model.config.to_json(),
     }
     metadata = {_METADATA_KEY: json.dumps(written, sort_keys=True)}
     _write_atomically(cache_path, lambda target: save_file(tensors, target, metadata=metadata))

@@ -1,0 +1,245 @@
+"""`python -m bench run | check | show | plan`.
+
+Guarantees: whatever goes wrong, finished receipts stay and no process stays behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from bench import host
+from bench.experiments import EXPERIMENTS, choose_cells, get_experiment, get_scale
+from bench.plan import Selection, check_selection, make_plan
+from bench.progress import RunView
+from bench.record import Surroundings
+from bench.run import ExperimentRun, RingRecipe
+from bench.schema import Build, ModelFacts, Plan, RingConfig
+from bench.show import explain
+from bench.store import ExperimentStore, now_rfc3339
+from bench.wan.profile import LinkProfile, load_profile
+from engine import defaults
+from engine.cluster.launch import CHECKOUT_DIR, RingSpec
+from engine.cluster.plan import even_plan
+from engine.errors import ConfigError, LonghaulError
+from engine.model.linear import linear_kernel
+from engine.model.tokenizer import Tokenizer
+from engine.model.weights import ModelFiles, prepare_model
+from engine.trust.identity import (
+    Identity,
+    PublicIdentity,
+    load_public_keys,
+    longhaul_home,
+)
+
+OUT_ROOT = CHECKOUT_DIR / "build" / "receipts"
+COMMITTED_KEYS = CHECKOUT_DIR / "receipts" / "keys"
+BENCH_NICE = 10  # stages yield to the relay, so that links keep time
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("run", "run an experiment, or go on with it"),
+        ("plan", "print the plan that run would sign, as JSON"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument(
+            "--experiment", default="decode", help=f"one of: {', '.join(EXPERIMENTS)}"
+        )
+        command.add_argument("--scale", default="quick", help="quick or full")
+        command.add_argument("--arms", help="comma-separated; default: the experiment's")
+        command.add_argument("--cells", help="comma-separated; default: the scale's")
+        command.add_argument("--reps", type=int, help="default: the scale's")
+        command.add_argument("--max-new-tokens", type=int, help="cap on every cell's budget")
+        command.add_argument("--profile", help="link profile, name or file")
+        command.add_argument("--stages", type=int, default=defaults.NUM_STAGES)
+        command.add_argument("--threads", type=int, default=0, help="per stage; 0: all cores")
+        command.add_argument("--seed", type=int, default=1)
+        command.add_argument("--out", type=Path, help="folder; default: build/receipts/…")
+    checking = commands.add_parser("check", help="find everything wrong with an experiment")
+    checking.add_argument("folder", type=Path)
+    showing = commands.add_parser("show", help="explain receipts")
+    showing.add_argument("receipts", type=Path, nargs="+")
+    return parser
+
+
+def _split(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _select(asked: argparse.Namespace) -> Selection:
+    experiment = get_experiment(asked.experiment)
+    scale = get_scale(experiment, asked.scale)
+    selection = Selection(
+        experiment=experiment,
+        arms=_split(asked.arms) or experiment.arms,
+        cells=tuple(choose_cells(scale, _split(asked.cells))),
+        max_new_tokens=asked.max_new_tokens or scale.max_new_tokens,
+        reps=scale.reps if asked.reps is None else asked.reps,
+        seed=asked.seed,
+    )
+    check_selection(selection)
+    return selection
+
+
+def _ring_config(asked: argparse.Namespace, profile: LinkProfile, files: ModelFiles) -> RingConfig:
+    profile.links(asked.stages)  # a profile made for another number of stages is refused here
+    return RingConfig(
+        num_stages=asked.stages,
+        layer_plan=even_plan(files.config.num_layers, asked.stages),
+        threads_per_stage=RingSpec(asked.stages, asked.threads).num_threads(),
+        profile=profile.name,
+        profile_digest=profile.digest,
+        suite="plain",
+        kernel=linear_kernel().name,
+    )
+
+
+def _build() -> Build:
+    state = host.source_state()
+    return Build(
+        commit=state.git_commit,
+        dirty=state.is_dirty,
+        source_digest=state.source_digest,
+        environment_digest=host.environment_digest(),
+    )
+
+
+def _flat_host_facts() -> dict[str, str | int | None]:
+    facts = msgspec.to_builtins(host.host_facts())
+    packages = facts.pop("packages")
+    return {**facts, **{f"package.{name}": version for name, version in packages.items()}}
+
+
+def _make_plan(asked: argparse.Namespace) -> tuple[Plan, LinkProfile, ModelFiles]:
+    selection = _select(asked)
+    profile = load_profile(asked.profile or selection.experiment.profile)
+    files = prepare_model()
+    tokenizer = Tokenizer.load(files)
+    model = ModelFacts(
+        name="SmolLM2-135M-Instruct",
+        model_digest=files.model_digest,
+        tokenizer_digest=tokenizer.tokenizer_digest,
+        drafter_digest=None,
+        num_layers=files.config.num_layers,
+    )
+    ring = _ring_config(asked, profile, files)
+    plan = make_plan(selection, ring, _build(), model, now_rfc3339())
+    return plan, profile, files
+
+
+def _same_promise(old: Plan, new: Plan) -> str:
+    """Name the first field in which two plans differ, but for their time; empty if none."""
+    for name in new.__struct_fields__:
+        if name != "created" and getattr(old, name) != getattr(new, name):
+            return name
+    return ""
+
+
+def _choose_store(asked: argparse.Namespace, plan: Plan, identity: Identity) -> ExperimentStore:
+    """The folder to go on in, or a new one.
+
+    Raises:
+        ConfigError: the folder the caller named holds another experiment.
+    """
+    if asked.out is not None:
+        store = ExperimentStore(asked.out, identity)
+        if store.has_plan():
+            differing = _same_promise(store.load_plan()[0], plan)
+            if differing:
+                raise ConfigError(
+                    f"{asked.out} holds a run that differs in {differing!r}; to go on with it use "
+                    "the same options and build, or choose another --out"
+                )
+        return store
+    suffix = 1
+    while True:
+        store = ExperimentStore(OUT_ROOT / f"{plan.experiment}-{asked.scale}-{suffix}", identity)
+        if not store.has_plan():
+            return store
+        unfinished = len(store.load_receipts()) < len(plan.jobs)
+        if unfinished and not _same_promise(store.load_plan()[0], plan):
+            return store
+        suffix += 1
+
+
+def run(asked: argparse.Namespace, console: Console) -> int:
+    """Run an experiment, or what is left of it."""
+    plan, profile, _ = _make_plan(asked)
+    identity = Identity.load_or_create(longhaul_home() / "keys" / "bench.key")
+    store = _choose_store(asked, plan, identity)
+    if store.has_plan():
+        plan, plan_digest = store.load_plan()
+        store.log("resume")
+    else:
+        plan_digest = store.write_plan(plan)
+    around = Surroundings(
+        experiment=plan.experiment,
+        plan_digest=plan_digest,
+        seed=plan.seed,
+        build=plan.build,
+        model=plan.model,
+        ring=plan.ring,
+        links=[],
+        host=_flat_host_facts(),
+    )
+    spec = RingSpec(asked.stages, asked.threads, nice=BENCH_NICE)
+    recipe = RingRecipe(spec, profile, asked.seed)
+    num_done = len(store.load_receipts())
+    console.print(
+        f"{len(plan.jobs) - num_done} of {len(plan.jobs)} jobs to run on {profile.name}, "
+        f"{asked.stages} stages; receipts go to {_shown(store.folder)}",
+        highlight=False,
+    )
+    with RunView(plan, num_done, console) as view:
+        ExperimentRun(plan, store, recipe, around, view.callbacks()).execute()
+    num_failed = sum(receipt.status == "failed" for receipt, _ in store.load_receipts().values())
+    console.print(f"done: {len(plan.jobs)} receipts, {num_failed} failed", highlight=False)
+    print(_shown(store.folder))
+    return 1 if num_failed else 0
+
+
+def _shown(path: Path) -> str:
+    return os.path.relpath(path)
+
+
+def _keys() -> dict[str, PublicIdentity]:
+    return load_public_keys(COMMITTED_KEYS, longhaul_home() / "keys")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse, run, turn errors into messages."""
+    asked = _parser().parse_args(arguments)
+    console = Console(stderr=True)
+    try:
+        if asked.command == "run":
+            return run(asked, console)
+        if asked.command == "plan":
+            print(msgspec.json.format(msgspec.json.encode(_make_plan(asked)[0])).decode())
+            return 0
+        if asked.command == "check":
+            from bench import check
+
+            return check.main([str(asked.folder)])
+        for path in asked.receipts:
+            print(explain(path, _keys()))
+        return 0
+    except LonghaulError as error:
+        console.print(f"error: {error}", markup=False, highlight=False)
+        return 2
+    except KeyboardInterrupt:
+        console.print("interrupted; run the same command again to go on", highlight=False)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""Makes an experiment's plan: what will run, in which order, on what; signed before the first job.
+
+Guarantees: the plan depends on its inputs and the recorded seed alone. Must never know results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from bench.arms import get_arm
+from bench.cells import Cell
+from bench.experiments import Experiment
+from bench.schedule import make_schedule
+from bench.schema import Build, CellRow, JobConfig, ModelFacts, Plan, PlannedJobRow, RingConfig
+from engine.coordinator.job import make_levers
+from engine.errors import ConfigError
+from engine.transport.message import Levers
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What of an experiment the caller wants."""
+
+    experiment: Experiment
+    arms: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    max_new_tokens: int | None  # None: each cell's own budget
+    reps: int
+    seed: int
+
+    def budget(self, cell: Cell) -> int:
+        """Output tokens of a cell, equal for all arms."""
+        if self.max_new_tokens is None:
+            return cell.max_new_tokens
+        return min(cell.max_new_tokens, self.max_new_tokens)
+
+
+def arm_levers(arm_name: str, max_new_tokens: int) -> Levers:
+    """The levers of an arm.
+
+    Raises:
+        ConfigError: unknown arm.
+    """
+    arm = get_arm(arm_name)
+    return make_levers(
+        policy=arm.policy,
+        policy_params=arm.policy_params,
+        draft_len=arm.draft_len,
+        depth=arm.depth,
+        drafter=arm.drafter,
+        max_new_tokens=max_new_tokens,
+        numeric_config=arm.numeric_config,
+    )
+
+
+def job_config(arm_name: str, levers: Levers) -> JobConfig:
+    """An arm's levers as a receipt writes them."""
+    return JobConfig(
+        arm=arm_name,
+        policy=levers.policy,
+        policy_params=dict(levers.policy_params),
+        draft_len=levers.draft_len,
+        depth=levers.depth,
+        drafter=levers.drafter,
+        min_match_len=levers.min_match_len,
+        prefill_chunk=levers.prefill_chunk,
+        max_new_tokens=levers.max_new_tokens,
+        numeric_config=levers.numeric_config,
+        attestation=levers.attestation,
+        keepwarm_ms=levers.keepwarm_ms,
+    )
+
+
+def check_selection(selection: Selection) -> None:
+    """Refuse a selection whose arms cannot be judged.
+
+    Raises:
+        ConfigError: an arm is unknown or named twice, or arms are timed without the base arm's
+            null beside them.
+    """
+    arms, experiment = selection.arms, selection.experiment
+    for name in arms:
+        get_arm(name)
+    if len(set(arms)) < len(arms):
+        raise ConfigError(f"an arm is named twice: {', '.join(arms)}")
+    if selection.reps < 1:
+        raise ConfigError(f"reps is {selection.reps}; allowed: 1 or more")
+    nulls = [null for null, of in experiment.null_pairs.items() if of == experiment.base_arm]
+    missing = [name for name in (experiment.base_arm, *nulls) if name not in arms]
+    if len(arms) > 1 and missing:
+        raise ConfigError(
+            f"arms are timed against {experiment.base_arm!r} and its null; add: "
+            + ", ".join(missing)
+        )
+
+
+def make_plan(
+    selection: Selection,
+    ring: RingConfig,
+    build: Build,
+    model: ModelFacts,
+    created: str,
+) -> Plan:
+    """Write everything down.
+
+    Args:
+        created: RFC 3339 time.
+    """
+    check_selection(selection)
+    experiment = selection.experiment
+    cells = [
+        CellRow(
+            name=cell.name,
+            kind=cell.kind,
+            max_new_tokens=selection.budget(cell),
+            prompt_digest=cell.prompt_digest,
+        )
+        for cell in selection.cells
+    ]
+    # The budget belongs to the cell; an arm's own figure is only the largest it meets.
+    largest = max(cell.max_new_tokens for cell in cells)
+    return Plan(
+        experiment=experiment.name,
+        created=created,
+        seed=f"{selection.seed:016x}",
+        base_arm=experiment.base_arm,
+        null_pairs={
+            null: of for null, of in experiment.null_pairs.items() if null in selection.arms
+        },
+        arms={name: job_config(name, arm_levers(name, largest)) for name in selection.arms},
+        cells=cells,
+        reps=selection.reps,
+        ring=ring,
+        build=build,
+        model=model,
+        hypotheses=list(experiment.hypotheses),
+        alpha=experiment.alpha,
+        exclusions=list(experiment.exclusions),
+        jobs=_planned_jobs(selection, cells),
+    )
+
+
+def _planned_jobs(selection: Selection, cells: Sequence[CellRow]) -> list[PlannedJobRow]:
+    arms = [get_arm(name) for name in selection.arms]
+    jobs = make_schedule(cells, arms, selection.reps, selection.seed)
+    return [PlannedJobRow(**asdict(job)) for job in jobs]

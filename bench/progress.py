@@ -1,0 +1,105 @@
+"""What a person sees while an experiment runs: a bar with an estimate, off when not a terminal.
+
+Guarantees: reads nothing but what it is told; a redirected run prints one plain line a job.
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from bench import run
+from bench.schema import Plan, PlannedJobRow, Receipt
+
+
+class RunView:
+    """A context manager around one run.
+
+    The estimate weighs jobs by their token budget and kind: an `ar` job takes a loop a token, a
+    speculating one less; the ratio is learned from the jobs that have finished.
+    """
+
+    def __init__(self, plan: Plan, num_done: int, console: Console) -> None:
+        self._console = console
+        self._num_jobs = len(plan.jobs)
+        self._num_done = num_done
+        self._left = list(plan.jobs[num_done:])
+        self._seconds: dict[tuple[str, str], list[float]] = {}  # by (cell, arm): job wall times
+        self._started_s = 0.0
+        self._job_tokens = 0
+        self._bar = Progress(
+            TextColumn("{task.fields[job]}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed}/{task.total} jobs"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[eta]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID = self._bar.add_task(
+            "", total=self._num_jobs, completed=num_done, job="starting the ring", eta=""
+        )
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def callbacks(self) -> run.Progress:
+        """What the run calls."""
+        return run.Progress(self._on_job_start, self._on_tokens, self._on_job_end)
+
+    def _on_job_start(self, planned: PlannedJobRow) -> None:
+        self._started_s = time.monotonic()
+        self._job_tokens = 0
+        self._show(planned)
+
+    def _on_tokens(self, num_tokens: int) -> None:
+        self._job_tokens += num_tokens
+        elapsed_s = time.monotonic() - self._started_s
+        self._bar.update(self._task, eta=f"{self._job_tokens / elapsed_s:.1f} tok/s{self._eta()}")
+
+    def _on_job_end(self, receipt: Receipt) -> None:
+        position = receipt.position
+        elapsed_s = time.monotonic() - self._started_s
+        key = (position.cell, receipt.requested.arm)
+        self._seconds.setdefault(key, []).append(elapsed_s)
+        self._left = [job for job in self._left if job.job_idx != position.job_idx]
+        self._num_done += 1
+        self._bar.update(self._task, completed=self._num_done)
+        failure = "" if receipt.failure is None else f": {receipt.failure.detail}"
+        if not self._console.is_terminal or failure:
+            self._console.print(
+                f"[{self._num_done}/{self._num_jobs}] rep {position.rep} {position.cell} "
+                f"{receipt.requested.arm} ({position.role}) {receipt.status}, "
+                f"{len(receipt.output_ids)} tokens, {elapsed_s:.1f} s{failure}{self._eta()}",
+                markup=False,
+                highlight=False,
+            )
+
+    def _show(self, planned: PlannedJobRow) -> None:
+        name = f"rep {planned.rep + 1} {planned.cell} {planned.arm}"
+        self._bar.update(self._task, job=f"{name:<34}")
+
+    def _eta(self) -> str:
+        if not self._seconds:
+            return ""
+        known = [sum(times) / len(times) for times in self._seconds.values()]
+        mean_s = sum(known) / len(known)
+        left_s = 0.0
+        for job in self._left:
+            times = self._seconds.get((job.cell, job.arm))
+            left_s += sum(times) / len(times) if times else mean_s
+        minutes, seconds = divmod(int(left_s), 60)
+        return f", about {minutes}:{seconds:02d} left"

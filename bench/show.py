@@ -1,0 +1,57 @@
+"""Explains one receipt to a person: what ran, against what, what it proves, what failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.receipt import load_signed, receipt_id
+from bench.schema import Receipt
+from engine.trust.identity import PublicIdentity
+
+
+def explain(path: Path, keys: dict[str, PublicIdentity]) -> str:
+    """Describe a receipt in plain lines.
+
+    Raises:
+        ReceiptError: its signature does not hold or it does not fit the schema.
+    """
+    receipt, body = load_signed(path, Receipt, keys)
+    return "\n".join(_lines(receipt, receipt_id(body)))
+
+
+def _lines(receipt: Receipt, name: str) -> list[str]:
+    position, config, ring = receipt.position, receipt.requested, receipt.ring
+    rounds = [row for row in receipt.frames if row.outcome in ("applied", "refuted", "closed")]
+    lines = [
+        f"receipt {name}: {receipt.status}, {position.role} job {position.job_idx} of experiment "
+        f"{position.experiment}, plan {position.plan_digest[:16]}",
+        f"arm {config.arm} on cell {position.cell}, rep {position.rep}: policy {config.policy}, "
+        f"k {config.draft_len}, depth {config.depth}, drafter {config.drafter}",
+        f"ring of {ring.num_stages} stages, profile {ring.profile}, {ring.threads_per_stage} "
+        f"threads a stage, {ring.kernel}, frames {ring.suite}",
+        f"build {(receipt.build.commit or 'unknown')[:12]}"
+        f"{' with uncommitted changes' if receipt.build.dirty else ''}, "
+        f"source {receipt.build.source_digest[:16]}, model {receipt.model.model_digest[:16]}",
+        f"{len(receipt.prompt_ids)} prompt tokens, {len(receipt.output_ids)} output tokens, "
+        f"finished by {receipt.finish_reason}",
+        f"{len(rounds)} rounds, {sum(row.committed_len for row in rounds)} tokens committed by "
+        f"them, {sum(row.accepted_len for row in rounds)} of "
+        f"{sum(row.draft_len for row in rounds)} drafts accepted, "
+        f"{receipt.counters.discarded_len} drafts lost to divergences",
+        f"lossless: {receipt.lossless.verdict}"
+        + (
+            f" to reference {receipt.lossless.reference_id}"
+            if receipt.lossless.reference_id is not None
+            else ""
+        ),
+    ]
+    timing = receipt.timing
+    if timing.first_commit_ns is not None and timing.last_commit_ns is not None:
+        decode_ns = timing.last_commit_ns - timing.first_commit_ns
+        lines.append(
+            f"first token after {timing.first_commit_ns / 1e9:.3f} s, decode "
+            f"{decode_ns / 1e9:.3f} s, whole job {timing.end_ns / 1e9:.3f} s"
+        )
+    if receipt.failure is not None:
+        lines.append(f"failed: {receipt.failure.code}: {receipt.failure.detail}")
+    return lines

@@ -1,0 +1,111 @@
+"""An experiment's folder: plan, receipts, log.
+
+Layout: `plan.json`, `receipts/<job_idx>.json`, each with its `.sig.json`, and `log.jsonl`.
+Guarantees: a receipt is written once and never again; a plan is never overwritten; a receipt whose
+signature is missing (a crash between two writes) is set aside and its job runs again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from pathlib import Path
+
+from bench.receipt import RECEIPT_ID_LEN, load_signed, receipt_id, signature_path, write_signed
+from bench.schema import Plan, Receipt
+from engine.errors import ConfigError, ReceiptError
+from engine.trust.identity import Identity
+
+JOB_IDX_DIGITS = 4
+
+
+def now_rfc3339() -> str:
+    """Wall-clock time in UTC, milliseconds."""
+    now = datetime.datetime.now(datetime.UTC)
+    return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class ExperimentStore:
+    """One experiment's folder, written by this process.
+
+    Args:
+        identity: signs everything.
+    """
+
+    def __init__(self, folder: Path, identity: Identity) -> None:
+        self.folder = folder
+        self._identity = identity
+        self._keys = {identity.key_id: identity.public}
+
+    @property
+    def plan_path(self) -> Path:
+        return self.folder / "plan.json"
+
+    def receipt_path(self, job_idx: int) -> Path:
+        """Where a job's receipt belongs."""
+        return self.folder / "receipts" / f"{job_idx:0{JOB_IDX_DIGITS}d}.json"
+
+    def has_plan(self) -> bool:
+        """Was a plan promised here?"""
+        return self.plan_path.exists()
+
+    def write_plan(self, plan: Plan) -> str:
+        """Sign and write the plan; returns its digest.
+
+        Raises:
+            ConfigError: the folder already holds something.
+        """
+        if self.folder.exists() and any(self.folder.iterdir()):
+            raise ConfigError(f"{self.folder} is not empty; choose another --out")
+        (self.folder / "receipts").mkdir(parents=True, exist_ok=True)
+        digest = write_signed(self.plan_path, plan, self._identity)
+        self.log("plan", plan_digest=digest)
+        return digest
+
+    def load_plan(self) -> tuple[Plan, str]:
+        """The plan and its digest.
+
+        Raises:
+            ReceiptError: it is damaged or was signed by another key.
+        """
+        plan, body = load_signed(self.plan_path, Plan, self._keys)
+        return plan, hashlib.sha256(body).hexdigest()
+
+    def write_receipt(self, receipt: Receipt) -> str:
+        """Sign and write one receipt; returns its id."""
+        path = self.receipt_path(receipt.position.job_idx)
+        digest = write_signed(path, receipt, self._identity)
+        receipt_name = digest[:RECEIPT_ID_LEN]
+        self.log(
+            "job",
+            job_idx=receipt.position.job_idx,
+            receipt_id=receipt_name,
+            status=receipt.status,
+        )
+        return receipt_name
+
+    def load_receipts(self) -> dict[int, tuple[Receipt, str]]:
+        """Finished jobs: job_idx → (receipt, id).
+
+        Raises:
+            ReceiptError: a signed receipt is damaged.
+        """
+        found: dict[int, tuple[Receipt, str]] = {}
+        for path in sorted((self.folder / "receipts").glob("[0-9]*.json")):
+            if path.name.endswith(".sig.json"):
+                continue
+            if not signature_path(path).exists():
+                path.rename(path.with_suffix(".unsigned"))
+                continue
+            receipt, body = load_signed(path, Receipt, self._keys)
+            if self.receipt_path(receipt.position.job_idx) != path:
+                raise ReceiptError(f"{path}: holds job {receipt.position.job_idx}")
+            found[receipt.position.job_idx] = (receipt, receipt_id(body))
+        return found
+
+    def log(self, event: str, **facts: str | int | list[list[int]]) -> None:
+        """Append one line to the log."""
+        line = json.dumps({"event": event, "at": now_rfc3339(), **facts}, sort_keys=True)
+        with (self.folder / "log.jsonl").open("a") as file:
+            file.write(line + "\n")
