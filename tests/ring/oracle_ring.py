@@ -1,0 +1,132 @@
+"""A ring of real stage services over real sockets whose model is an oracle.
+
+The oracle's "hidden states" are the token ids themselves and its next token is a pure function of
+the tokens before, so every position that the ring computes wrongly shows as a wrong id. Test-only.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from engine.coordinator.ring_links import RingAddresses
+from engine.coordinator.session import Session
+from engine.errors import JobError
+from engine.source import engine_source_digest
+from engine.stage.job import StageIdentity
+from engine.stage.service import StageService, Successor
+from engine.transport.link import Listener
+
+CLUSTER_ID = "oracle"
+CONTEXT_LEN = 400
+Truth = Callable[[Sequence[int]], int]
+
+
+def repetitive_truth(alphabet: int, period: int) -> Truth:
+    """Text that repeats with flaws: an n-gram drafter is often right and often wrong."""
+
+    def truth(tokens: Sequence[int]) -> int:
+        position = len(tokens)
+        flaw = (position * 2654435761) % 7 == 0
+        return (position % period + (tokens[-1] if flaw else 0)) % alphabet
+
+    return truth
+
+
+def continuation(
+    truth: Truth, prompt: Sequence[int], max_new: int, eos: Sequence[int]
+) -> list[int]:
+    """What plain decoding gives."""
+    output: list[int] = []
+    while len(output) < max_new:
+        output.append(truth([*prompt, *output]))
+        if output[-1] in eos:
+            break
+    return output
+
+
+class OracleExecutor:
+    """Stands in for a layer range: checks what it is fed and answers by the truth."""
+
+    model_digest = "0" * 64
+    kernel = "oracle"
+
+    def __init__(self, stage_idx: int, num_stages: int, truth: Truth, delay_s: float = 0.0) -> None:
+        self.layer_start, self.layer_end = stage_idx, stage_idx + 1
+        self.is_first = stage_idx == 0
+        self.is_last = stage_idx == num_stages - 1
+        self.fail_at: int | None = None  # the job fails when it computes this position
+        self._truth = truth
+        self._delay_s = delay_s
+        self._random = random.Random(stage_idx)
+        self._tokens: list[int] = []
+
+    def reset(self) -> None:
+        self._tokens = []
+
+    def embed(self, ids: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(ids, dtype=torch.float32).reshape(-1, 1)
+
+    def forward(self, hidden: torch.Tensor, start: int) -> torch.Tensor:
+        if start > len(self._tokens):
+            raise JobError("kv_gap", f"start {start} is past {len(self._tokens)}")
+        ids = [int(value) for value in hidden[:, 0]]
+        if self.fail_at is not None and start <= self.fail_at < start + len(ids):
+            raise JobError("planted", f"position {self.fail_at}")
+        self._tokens = [*self._tokens[:start], *ids]
+        if self._delay_s:
+            time.sleep(self._random.random() * self._delay_s)
+        return hidden
+
+    def answer(self, hidden: torch.Tensor) -> list[int]:
+        first = len(self._tokens) - hidden.shape[0]
+        return [self._truth(self._tokens[: idx + 1]) for idx in range(first, len(self._tokens))]
+
+
+class OracleRing:
+    """N services on their own threads; a context manager."""
+
+    def __init__(self, num_stages: int, truth: Truth, delay_s: float = 0.0) -> None:
+        self.executors = [
+            OracleExecutor(idx, num_stages, truth, delay_s) for idx in range(num_stages)
+        ]
+        listeners = [Listener() for _ in range(num_stages)]
+        self.addresses = [listener.address for listener in listeners]
+        self.services = [
+            StageService(
+                executor,
+                StageIdentity(idx, engine_source_digest(), 1),
+                CLUSTER_ID,
+                self._successor(idx),
+                listeners[idx],
+            )
+            for idx, executor in enumerate(self.executors)
+        ]
+        self._threads = [
+            threading.Thread(target=service.run, daemon=True) for service in self.services
+        ]
+
+    def _successor(self, stage_idx: int) -> Successor:
+        if stage_idx + 1 == len(self.addresses):
+            return Successor(node_id="coordinator", address=None)
+        return Successor(node_id=f"stage-{stage_idx + 1}", address=self.addresses[stage_idx + 1])
+
+    def __enter__(self) -> OracleRing:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for service in self.services:
+            service.close()
+        for thread in self._threads:
+            thread.join(timeout=10)
+            assert not thread.is_alive(), "a stage's compute thread did not end"
+
+    def session(self) -> Session:
+        ring = RingAddresses(self.addresses[0], self.addresses[-1], tuple(self.addresses))
+        return Session(ring, CLUSTER_ID, CONTEXT_LEN)

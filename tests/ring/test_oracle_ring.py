@@ -1,0 +1,213 @@
+"""The ring over real sockets, against an oracle: exact ids, drained ends, named failures."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+from dataclasses import replace
+
+import msgspec
+import pytest
+from oracle_ring import CONTEXT_LEN, OracleRing, continuation, repetitive_truth
+
+from engine.coordinator.job import JobRequest, JobResult, make_levers
+from engine.errors import LinkClosedError
+from engine.stage.job import Report
+from engine.transport.frame import MAX_PAYLOAD_LEN
+from engine.transport.message import Levers, ResetAck
+
+TRUTH = repetitive_truth(alphabet=13, period=11)
+PROMPT = tuple(TRUTH([0] * (idx + 1)) for idx in range(30))
+AR = make_levers(drafter="none", draft_len=0, depth=1, max_new_tokens=20)
+
+
+def request(
+    levers: Levers, prompt: tuple[int, ...] = PROMPT, eos: tuple[int, ...] = ()
+) -> JobRequest:
+    return JobRequest(prompt_ids=prompt, levers=levers, eos_ids=frozenset(eos), nonce="00")
+
+
+def assert_drained(result: JobResult) -> None:
+    """Nothing pending anywhere after a job: the issue's question, asked of every stage."""
+    assert result.ring_usable
+    assert [statement.pending_frames for statement in result.statements] == [0] * len(
+        result.statements
+    )
+    replies = sum(frame.received_ns is not None for frame in result.frames)
+    assert replies == result.statements[-1].frames_sent
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4, 6])
+def test_every_policy_and_depth_gives_the_oracles_ids(num_stages: int) -> None:
+    """Catches any frame that is computed at a wrong position, in a wrong epoch or not at all."""
+    expected = continuation(TRUTH, PROMPT, 40, ())
+    with OracleRing(num_stages, TRUTH, delay_s=0.002) as ring, ring.session() as session:
+        for policy in ("fixed-k", "two-state"):
+            for depth in (1, 2, 4, 8):
+                for draft_len in (1, 3, 8):
+                    levers = make_levers(
+                        policy=policy,
+                        draft_len=draft_len,
+                        depth=depth,
+                        prefill_chunk=7,
+                        max_new_tokens=40,
+                    )
+                    result = session.run(request(levers))
+                    assert result.failure is None
+                    assert result.output_ids == expected, (policy, depth, draft_len)
+                    assert_drained(result)
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
+def test_a_traversal_is_n_plus_one_frames(num_stages: int) -> None:
+    """Catches an extra hop: N verify frames and one reply a traversal, counted by senders."""
+    with OracleRing(num_stages, TRUTH) as ring, ring.session() as session:
+        result = session.run(request(AR))
+    on_wire = len(result.frames) + sum(item.frames_sent for item in result.statements)
+    assert on_wire == (num_stages + 1) * len(result.frames)
+    assert len(result.frames) == 1 + 19  # the prefill, then one traversal a token
+
+
+def test_a_compute_bound_ring_drops_stale_frames_uncomputed() -> None:
+    """Catches a stage that computes what a newer epoch has already made useless."""
+    truth = repetitive_truth(alphabet=13, period=5)
+    levers = make_levers(draft_len=2, depth=8, max_new_tokens=120, min_match_len=1)
+    with OracleRing(2, truth, delay_s=0.004) as ring, ring.session() as session:
+        result = session.run(request(levers))
+    assert result.output_ids == continuation(truth, PROMPT, 120, ())
+    dropped = sum(item.stale_dropped for item in result.statements)
+    assert dropped > 0, "no stale frame was dropped"
+    assert_drained(result)
+
+
+def test_eos_and_random_prompts_end_exactly() -> None:
+    """Catches output that runs past EOS or past max_new_tokens when drafts are in flight."""
+    rng = random.Random(5)
+    with OracleRing(3, TRUTH) as ring, ring.session() as session:
+        for _ in range(40):
+            prompt = tuple(rng.randrange(13) for _ in range(rng.randrange(1, 40)))
+            eos = (rng.randrange(13),)
+            max_new = rng.randrange(1, 40)
+            levers = make_levers(max_new_tokens=max_new, min_match_len=1, prefill_chunk=8)
+            result = session.run(request(levers, prompt, eos))
+            assert result.output_ids == continuation(TRUTH, prompt, max_new, eos)
+            assert result.finish_reason == ("eos" if result.output_ids[-1] in eos else "length")
+            assert_drained(result)
+
+
+def test_a_failed_job_is_named_and_the_next_one_runs() -> None:
+    """Catches a stage that dies of, or carries over, one job's failure."""
+    with OracleRing(3, TRUTH) as ring, ring.session() as session:
+        ring.executors[1].fail_at = 35
+        failed = session.run(request(AR))
+        assert failed.failure is not None
+        assert (failed.failure.code, failed.failure.stage_idx) == ("planted", 1)
+        assert_drained(failed)
+        ring.executors[1].fail_at = None
+        assert session.run(request(AR)).output_ids == continuation(TRUTH, PROMPT, 20, ())
+
+
+def test_a_prompt_beyond_the_context_fails_only_its_job() -> None:
+    with OracleRing(2, TRUTH) as ring, ring.session() as session:
+        too_long = session.run(request(AR, prompt=(1,) * CONTEXT_LEN))
+        assert too_long.failure is not None and too_long.failure.code == "context_overflow"
+        assert str(CONTEXT_LEN) in too_long.failure.detail
+        empty = session.run(request(AR, prompt=()))
+        assert empty.failure is not None and empty.failure.code == "empty_prompt"
+        assert session.run(request(AR)).failure is None
+
+
+def test_a_wrong_lever_state_fails_the_job_before_its_first_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Catches a ring that measures something other than what was asked for."""
+    with OracleRing(3, TRUTH) as ring, ring.session() as session:
+        job = ring.services[1]._job
+        honest = job.on_reset
+
+        def lying(reset: object) -> list[object]:
+            outgoing = honest(reset)  # type: ignore[arg-type]
+            return [
+                Report(msgspec.structs.replace(item.message, levers=replace_depth(item.message)))
+                if isinstance(item, Report) and isinstance(item.message, ResetAck)
+                else item
+                for item in outgoing
+            ]
+
+        def replace_depth(ack: ResetAck) -> Levers:
+            return msgspec.structs.replace(ack.levers, depth=ack.levers.depth + 1)
+
+        monkeypatch.setattr(job, "on_reset", lying)
+        committed: list[int] = []
+        result = session.run(request(AR), committed.extend)
+        assert result.failure is not None
+        assert (result.failure.code, result.failure.stage_idx) == ("lever_mismatch", 1)
+        assert committed == [] and result.output_ids == []
+
+
+def test_an_unknown_numeric_configuration_is_refused_by_the_stages() -> None:
+    levers = make_levers(numeric_config="f8", max_new_tokens=4)
+    with OracleRing(2, TRUTH) as ring, ring.session() as session:
+        result = session.run(request(levers))
+        assert result.failure is not None and result.failure.code == "numeric_config"
+        assert "f32" in result.failure.detail
+
+
+def test_a_lost_stage_fails_the_job_and_the_session_refuses_more() -> None:
+    """Catches a coordinator that hangs, or goes on with a ring of which it knows nothing."""
+    with OracleRing(3, TRUTH, delay_s=0.01) as ring, ring.session() as session:
+        seen: list[int] = []
+
+        def stop_the_middle(ids: list[int]) -> None:
+            seen.extend(ids)
+            if len(seen) >= 5:
+                ring.services[1].close()
+
+        result = session.run(request(replace_tokens(AR, 200)), stop_the_middle)
+        assert result.failure is not None and result.failure.code == "link_lost"
+        assert not result.ring_usable
+        assert result.output_ids == continuation(TRUTH, PROMPT, len(result.output_ids), ())
+        with pytest.raises(LinkClosedError, match="bring up a new one"):
+            session.run(request(AR))
+
+
+def replace_tokens(levers: Levers, max_new_tokens: int) -> Levers:
+    return msgspec.structs.replace(levers, max_new_tokens=max_new_tokens)
+
+
+def test_a_new_coordinator_takes_over_a_warm_ring() -> None:
+    """Catches stages that stay loyal to a coordinator that is gone."""
+    with OracleRing(3, TRUTH) as ring:
+        for _ in range(3):
+            with ring.session() as session:
+                assert session.run(request(AR)).output_ids == continuation(TRUTH, PROMPT, 20, ())
+
+
+def test_strangers_and_garbage_do_not_disturb_a_stage() -> None:
+    """Catches a listener that dies or blocks on what a stranger sends."""
+    with OracleRing(2, TRUTH) as ring, ring.session() as session:
+        for garbage in (b"GET / HTTP/1.1\r\n\r\n", struct.pack(">BQ", 1, MAX_PAYLOAD_LEN + 1), b""):
+            with socket.create_connection(ring.addresses[0]) as stranger:
+                stranger.sendall(garbage)
+        assert session.run(request(AR)).failure is None
+
+
+def test_round_trips_of_every_link_are_measured() -> None:
+    with OracleRing(3, TRUTH) as ring, ring.session() as session:
+        rtts = session.measure_rtt(4)
+        assert [len(rtt_ns) for rtt_ns in rtts] == [4] * 4
+        assert all(rtt_ns > 0 for link in rtts for rtt_ns in link)
+        assert session.run(request(AR)).failure is None
+
+
+def test_records_of_the_ring_are_the_machines() -> None:
+    """Catches bytes, spans or times that the session forgets to note."""
+    with OracleRing(3, TRUTH) as ring, ring.session() as session:
+        result = session.run(request(make_levers(max_new_tokens=20)))
+    for frame in result.frames:
+        assert frame.sent_bytes > 0
+        if frame.received_ns is not None:
+            assert len(frame.spans) == 3 and frame.received_ns >= frame.sent_ns
+            assert frame.received_bytes > 0
+            assert replace(frame, spans=()).sent_ns >= 0

@@ -1,0 +1,166 @@
+"""The real model on real processes: identical ids on every ring, clean ends, useful errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench.wan.emulator import RelayedLinks
+from bench.wan.profile import load_profile
+from engine.cluster.launch import CHECKOUT_DIR, LocalRing, RingSpec
+from engine.coordinator.generate import Generator
+from engine.coordinator.job import make_levers
+from engine.errors import ConfigError, JobError
+from engine.model.decoder import Decoder
+from engine.model.unsplit import generate_greedy
+from engine.model.weights import prepare_model
+
+PROMPT = "Repeat this sentence twice: The ferry leaves the harbour at nine and returns at noon."
+MAX_NEW = 24
+
+
+@pytest.fixture(scope="module")
+def unsplit_ids() -> list[int]:
+    """What one process without a ring decodes."""
+    files = prepare_model()
+    from engine.model.tokenizer import Tokenizer
+
+    prompt_ids = Tokenizer.load(files).encode_chat([{"role": "user", "content": PROMPT}])
+    decoder = Decoder.load(files, 0, files.config.num_layers)
+    return generate_greedy(decoder, prompt_ids, MAX_NEW, files.config.eos_ids)
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4, 6])
+def test_any_number_of_stages_gives_identical_ids(num_stages: int, unsplit_ids: list[int]) -> None:
+    """Catches any arithmetic that depends on the split, the chunking or the drafts."""
+    with LocalRing(RingSpec(num_stages=num_stages)) as ring, ring.session() as session:
+        generator = Generator(session, ring.files)
+        for levers in (
+            make_levers(drafter="none", draft_len=0, depth=1, max_new_tokens=MAX_NEW),
+            make_levers(max_new_tokens=MAX_NEW, min_match_len=1),
+            make_levers(policy="two-state", max_new_tokens=MAX_NEW, prefill_chunk=9),
+            make_levers(draft_len=17, depth=2, max_new_tokens=MAX_NEW, prefill_chunk=2),
+        ):
+            assert generator.generate(PROMPT, levers=levers).result.output_ids == unsplit_ids
+    assert ring.pids == []
+
+
+def test_a_relayed_ring_gives_identical_ids_and_leaves_no_process(unsplit_ids: list[int]) -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    emulator = RelayedLinks(load_profile("metro"), seed=1)
+    with LocalRing(RingSpec(num_stages=2), emulator) as ring, ring.session() as session:
+        generation = Generator(session, ring.files).generate(
+            PROMPT, levers=make_levers(max_new_tokens=MAX_NEW), stop=()
+        )
+        assert generation.result.output_ids == unsplit_ids
+    after = {child.pid for child in psutil.Process().children(recursive=True)}
+    assert after <= before
+
+
+def test_stop_strings_and_context_are_per_job() -> None:
+    with LocalRing(RingSpec(num_stages=1)) as ring, ring.session() as session:
+        generator = Generator(session, ring.files)
+        levers = make_levers(max_new_tokens=MAX_NEW)
+        whole = generator.generate(PROMPT, levers=levers)
+        mark = whole.text.split()[3]
+        stopped = generator.generate(PROMPT, levers=levers, stop=[mark])
+        assert stopped.result.finish_reason == "stop"
+        assert whole.text.startswith(stopped.text) and stopped.text.endswith(mark)
+        with pytest.raises(JobError, match="context"):
+            generator.generate("word " * 9000)
+        assert generator.generate(PROMPT, levers=levers).text == whole.text
+
+
+def test_more_stages_than_layers_is_refused_with_the_range() -> None:
+    with pytest.raises(ConfigError, match=r"31 stages; allowed: 1\.\.30"):
+        LocalRing(RingSpec(num_stages=31))
+
+
+def run_engine(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "engine", "generate", *arguments],
+        cwd=CHECKOUT_DIR,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+
+
+def test_the_command_prints_one_json_object(unsplit_ids: list[int], tmp_path: Path) -> None:
+    """Catches a stray line on standard output and missing fields."""
+    prompt_file = tmp_path / "prompt.txt"
+    prompt_file.write_text(PROMPT)
+    ended = run_engine(
+        "--stages", "2", "--profile", "loopback", "--max-new-tokens", str(MAX_NEW), "--json",
+        "--prompt-file", str(prompt_file),
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    printed = json.loads(ended.stdout)
+    assert printed["ids"] == unsplit_ids
+    assert {"prompt_ids", "ids", "timing", "frames"} <= set(printed)
+    assert printed["frames"][0]["outcome"] == "prefill"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--profile", "wan"], "wan-275"),
+        (["--policy", "three-state"], "two-state"),
+        (["--policy", "two-state", "--param", "highest=3"], "high, up"),
+        (["--drafter", "eagle9"], "ngram"),
+        (["--depth", "99"], "1..8"),
+        (["--prompt-file", "no-such-file"], "no-such-file"),
+        (["--model", "no-such.gguf"], "no-such.gguf"),
+    ],
+)
+def test_bad_input_names_what_is_allowed(arguments: list[str], named: str) -> None:
+    prompt = [] if "--prompt-file" in arguments else ["--prompt", "x"]
+    ended = run_engine(*prompt, *arguments)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: ") and named in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_ctrl_c_leaves_no_process() -> None:
+    """Catches stages or relays that outlive their launcher, which a terminal user would not see."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "engine", "generate", "--stages", "2", "--profile", "eu-ring",
+         "--max-new-tokens", "400", "--prompt", "Tell a long story."],
+        cwd=CHECKOUT_DIR, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.read(1)  # decoding has begun
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) >= 3  # two stages and a relay
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert alive == []
+    process.stdout.close()
+
+
+def test_a_killed_launcher_takes_its_processes_along() -> None:
+    """SIGKILL gives the launcher no chance to clean up; closed pipes must do."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "engine", "generate", "--stages", "2", "--profile", "eu-ring",
+         "--max-new-tokens", "400", "--prompt", "Tell a long story."],
+        cwd=CHECKOUT_DIR, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.read(1)
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(timeout=10)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and any(child.is_running() for child in children):
+        time.sleep(0.1)
+    assert not any(child.is_running() for child in children)
+    process.stdout.close()
