@@ -6,11 +6,10 @@ starts, because OpenMP reads it once, on load. Never knows what is computed.
 
 from __future__ import annotations
 
-import torch
-
 # Iterations an idle worker spins before it sleeps. A layer is a dozen parallel regions a few
-# microseconds apart: sleeping between them costs up to 40 us each (half of a decode step), while
-# spinning longer than such a gap takes the core from the other stages of this host.
+# microseconds apart, and sleeping between them costs more than the gap; but spinning on a core that
+# another process needs stalls both (docs/decisions/0001). Where stages share cores, give each one
+# thread: it waits for nobody.
 SPIN_COUNT = 1000
 
 
@@ -30,4 +29,6 @@ def openmp_env(num_threads: int) -> dict[str, str]:
 
 def set_threads(num_threads: int) -> None:
     """Set the compute threads of this process; results do not depend on the number."""
+    import torch  # a launcher that only wants `openmp_env` must not load OpenMP itself
+
     torch.set_num_threads(num_threads)

@@ -1,0 +1,209 @@
+"""Model files: what is refused, what is cached, what is rebuilt."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from engine.errors import ModelError
+from engine.model import weights
+from engine.model.config import ModelConfig, config_from_gguf
+from engine.model.gguf_file import _undo_rotary_permutation
+from engine.model.weights import DEFAULT_FILE, load_layers, prepare_model
+
+VOCABULARY = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "a", "b"]
+HIDDEN, NUM_HEADS, NUM_KV_HEADS, MLP = 32, 4, 2, 64
+
+
+def write_gguf(path: Path, architecture: str = "llama", extra: dict | None = None) -> Path:
+    """Write a one-layer model of a few kilobytes."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(1)
+    writer.add_context_length(256)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_feed_forward_length(MLP)
+    writer.add_head_count(NUM_HEADS)
+    writer.add_head_count_kv(NUM_KV_HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(VOCABULARY)
+    writer.add_token_types([3, 3, 3, 1, 1])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(2)
+    for key, value in (extra or {}).items():
+        writer.add_uint32(key, value)
+    shapes = {
+        "token_embd": (len(VOCABULARY), HIDDEN),
+        "output_norm": (HIDDEN,),
+        "blk.0.attn_norm": (HIDDEN,),
+        "blk.0.attn_q": (HIDDEN, HIDDEN),
+        "blk.0.attn_k": (HIDDEN // 2, HIDDEN),
+        "blk.0.attn_v": (HIDDEN // 2, HIDDEN),
+        "blk.0.attn_output": (HIDDEN, HIDDEN),
+        "blk.0.ffn_norm": (HIDDEN,),
+        "blk.0.ffn_gate": (MLP, HIDDEN),
+        "blk.0.ffn_up": (MLP, HIDDEN),
+        "blk.0.ffn_down": (HIDDEN, MLP),
+    }
+    draws = np.random.default_rng(3)
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", draws.standard_normal(shape, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("LONGHAUL_CACHE", str(tmp_path / "cache"))
+    return write_gguf(tmp_path / "small.gguf")
+
+
+def embedding_of(path: Path) -> torch.Tensor:
+    embedding = load_layers(prepare_model(path), 0, 0, with_embed=True, with_head=False).embedding
+    assert embedding is not None
+    return embedding.clone()
+
+
+def test_missing_file(tmp_path) -> None:
+    with pytest.raises(ModelError, match=r"no model file at .*nowhere\.gguf"):
+        prepare_model(tmp_path / "nowhere.gguf")
+
+
+def test_environment_names_the_model(small, monkeypatch) -> None:
+    monkeypatch.setenv("LONGHAUL_MODEL", str(small))
+    assert prepare_model().gguf_path == small
+
+
+def test_package_missing(monkeypatch) -> None:
+    monkeypatch.delenv("LONGHAUL_MODEL", raising=False)
+    monkeypatch.setattr(weights, "DEFAULT_PACKAGE", "no_such_package_here")
+    with pytest.raises(ModelError, match="make env"):
+        prepare_model()
+
+
+def test_wrong_digest_of_the_default_model(small) -> None:
+    renamed = small.with_name(DEFAULT_FILE)
+    small.rename(renamed)
+    with pytest.raises(ModelError, match=r"SHA-256 .* expected .*make env"):
+        prepare_model(renamed)
+
+
+@pytest.mark.parametrize("kept", [0, 3, 200, -64])
+def test_truncated_file(small, kept) -> None:
+    small.write_bytes(small.read_bytes()[:kept])
+    with pytest.raises(ModelError, match="not a complete GGUF file"):
+        prepare_model(small)
+
+
+def test_unsupported_architecture(small, tmp_path) -> None:
+    with pytest.raises(ModelError, match=r"'mamba'; supported: llama"):
+        prepare_model(write_gguf(tmp_path / "other.gguf", architecture="mamba"))
+
+
+def test_experts_are_refused(small, tmp_path) -> None:
+    with pytest.raises(ModelError, match="experts"):
+        prepare_model(write_gguf(tmp_path / "moe.gguf", extra={"llama.expert_count": 4}))
+
+
+def test_changed_model_is_noticed(small) -> None:
+    first = prepare_model(small)
+    content = bytearray(small.read_bytes())
+    content[-5] ^= 1
+    small.write_bytes(content)
+    assert prepare_model(small).model_digest != first.model_digest
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "append", "header", "empty", "no_seal"])
+def test_damaged_cache_is_rebuilt(small, damage) -> None:
+    files = prepare_model(small)
+    truth = embedding_of(small)
+    content = files.cache_path.read_bytes()
+    middle = len(content) // 2
+    changed = {
+        "flip": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+        "cut": content[:-7],
+        "append": content + b"x",
+        "header": b"\xff" * 16 + content[16:],
+        "empty": b"",
+        "no_seal": content,
+    }[damage]
+    files.cache_path.write_bytes(changed)
+    if damage == "no_seal":
+        weights._seal_path(files.cache_path).unlink()
+    assert torch.equal(embedding_of(small), truth)
+    assert files.cache_path.read_bytes() == content
+
+
+def test_cache_of_another_model_is_not_used(small, tmp_path) -> None:
+    files = prepare_model(small)
+    content = files.cache_path.read_bytes()
+    other = write_gguf(tmp_path / "other.gguf", extra={"llama.vocab_size": 5})
+    other_path = prepare_model(other).cache_path
+    other_path.replace(files.cache_path)
+    weights._seal_path(other_path).replace(weights._seal_path(files.cache_path))
+    assert files.cache_path.read_bytes() != content
+    prepare_model(small)
+    assert files.cache_path.read_bytes() == content
+
+
+def test_untouched_copy_is_believed_again(small) -> None:
+    """A new mtime alone costs one hash, not a rebuild."""
+    files = prepare_model(small)
+    os.utime(files.cache_path, ns=(1, 1))
+    inode = files.cache_path.stat().st_ino
+    prepare_model(small)
+    assert files.cache_path.stat().st_ino == inode
+
+
+def test_nothing_half_written_is_left(small) -> None:
+    folder = prepare_model(small).cache_path.parent
+    assert not list(folder.glob("*.partial"))
+
+
+def test_prepared_model_is_ready_at_once(files) -> None:
+    began = time.perf_counter()
+    assert prepare_model() == files
+    assert time.perf_counter() - began < 0.05
+
+
+def test_only_the_asked_layers_come(files) -> None:
+    stage = load_layers(files, 3, 5, with_embed=False, with_head=False)
+    assert len(stage.layers) == 2
+    assert stage.embedding is None and stage.head is None and stage.final_norm is None
+    with pytest.raises(ModelError, match=r"\[29, 31\).*\[0, 30\)"):
+        load_layers(files, 29, 31, with_embed=False, with_head=True)
+
+
+def test_rotary_permutation_is_undone() -> None:
+    draws = np.random.default_rng(0)
+    original = draws.standard_normal((2 * 8, 5)).astype(np.float32)
+    # what a llama converter does to a checkpoint
+    permuted = original.reshape(2, 2, 4, 5).swapaxes(1, 2).reshape(16, 5)
+    assert np.array_equal(_undo_rotary_permutation(permuted, 2), original)
+
+
+def test_default_config(files) -> None:
+    config = files.config
+    assert (config.num_layers, config.hidden_size, config.head_dim) == (30, 576, 64)
+    assert (config.num_heads, config.num_kv_heads, config.vocab_size) == (9, 3, 49152)
+    assert (config.rms_eps, config.rope_theta, config.eos_ids) == (1e-5, 100000.0, (0, 2))
+    assert config.tied_head
+    assert ModelConfig.from_json(config.to_json()) == config
+
+
+def test_config_names_what_is_missing() -> None:
+    with pytest.raises(ModelError, match=r"llama\.attention\.head_count"):
+        config_from_gguf({"general.architecture": "llama"}, tied_head=True)
+    with pytest.raises(ModelError, match="config is not readable"):
+        ModelConfig.from_json(json.dumps({"architecture": "llama"}))
