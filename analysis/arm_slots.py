@@ -1,0 +1,60 @@
+"""One fixed place, colour and marker per arm, the same in every table and figure.
+
+Guarantees: an arm keeps its slot whatever else an experiment holds; a null arm looks like the arm
+it repeats, but hollow; an arm that is not listed gets a grey slot behind the listed ones, so a new
+arm needs no entry here to be drawn. Must never know what an arm does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# Arm -> (index into the style file's colour cycle, marker). The order is the reading order.
+_SLOTS: dict[str, tuple[int, str]] = {
+    "ar": (0, "o"),
+    "null-ar": (0, "o"),
+    "chain-k8": (1, "s"),
+    "null": (1, "s"),
+    "chain-k16": (2, "^"),
+    "two-state": (3, "D"),
+    "streak": (4, "v"),
+    "planner": (5, "P"),
+    "chain-eagle": (6, "X"),
+    "tree": (7, "<"),
+    "hybrid": (4, ">"),
+    "hybrid-planner": (5, "h"),
+    "ar-fp8": (0, "p"),
+    "chain-fp8": (1, "d"),
+    "clairvoyant": (6, "*"),
+    "oracle": (7, "*"),
+}
+_HOLLOW = ("null-ar", "null")
+OTHER_COLOUR = "#7f7f7f"
+OTHER_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSlot:
+    """How an arm is drawn."""
+
+    colour_idx: int | None  # None: OTHER_COLOUR
+    marker: str
+    is_hollow: bool
+
+
+def in_reading_order(arms: Iterable[str]) -> list[str]:
+    """Listed arms in their fixed order, then the others by name."""
+    listed = list(_SLOTS)
+    return sorted(
+        set(arms), key=lambda arm: (listed.index(arm) if arm in _SLOTS else len(listed), arm)
+    )
+
+
+def slot_of(arm: str, arms: Iterable[str]) -> ArmSlot:
+    """The slot of an arm; `arms` are all that are drawn, to tell unlisted ones apart."""
+    if arm in _SLOTS:
+        colour_idx, marker = _SLOTS[arm]
+        return ArmSlot(colour_idx, marker, arm in _HOLLOW)
+    others = [name for name in in_reading_order(arms) if name not in _SLOTS]
+    return ArmSlot(None, OTHER_MARKERS[others.index(arm) % len(OTHER_MARKERS)], False)

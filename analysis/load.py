@@ -1,0 +1,290 @@
+"""The only reader of receipts in the analysis and paper rooms.
+
+Guarantees: every number downstream comes from a document whose signature by a known key was checked
+over its exact bytes and which belongs to one plan; a planned job that is not used stands in the
+exclusion table with its reason; a folder that mixes experiments, or holds foreign or damaged files,
+is refused by file name. Must never know how anything is drawn, tested or printed, nor any room of
+the engine but its errors and identities.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.arm_slots import in_reading_order
+from analysis.checks import (
+    check_identities,
+    check_membership,
+    exclusion_reason,
+    is_chain_round,
+    is_round,
+)
+from bench.receipt import load_signed, receipt_id, signature_path
+from bench.schema import FrameRow, Plan, Receipt
+from engine.errors import ConfigError, ReceiptError, unknown_name
+from engine.trust.identity import PublicIdentity, load_public_keys, longhaul_home
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+COMMITTED = REPOSITORY / "receipts"
+DEFAULT_EXPERIMENT = "decode"
+RECEIPTS_FOLDER = "receipts"
+TOP_LEVEL = ("plan.json", "plan.sig.json", "log.jsonl", RECEIPTS_FOLDER)
+SIGNATURE_ENDING = ".sig.json"
+NS_PER_S = 1_000_000_000
+FRAME_COLUMNS = tuple(name for name in FrameRow.__struct_fields__ if name != "spans")
+EXCLUSION_COLUMNS = ("job_idx", "rep", "cell", "block_idx", "arm", "role", "reason")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Experiment:
+    """One verified experiment; `receipts` and `receipt_ids` run parallel, by job_idx."""
+
+    plan: Plan
+    plan_digest: str
+    receipts: tuple[Receipt, ...]
+    receipt_ids: tuple[str, ...]
+    receipt_set_digest: str  # SHA-256 over the digests of the plan and of every receipt
+    exclusions: pd.DataFrame  # EXCLUSION_COLUMNS
+
+    def measured(self) -> list[tuple[Receipt, str]]:
+        """The measured jobs that are used, with their receipt ids; no reference, no warm-up."""
+        excluded = set(self.exclusions["job_idx"])
+        return [
+            (receipt, identifier)
+            for receipt, identifier in zip(self.receipts, self.receipt_ids, strict=True)
+            if receipt.position.role == "measured" and receipt.position.job_idx not in excluded
+        ]
+
+    def measured_arms(self) -> list[str]:
+        """Arms with measured jobs, in reading order."""
+        return in_reading_order(row.arm for row in self.plan.jobs if row.role == "measured")
+
+
+def find_experiment(receipts_dir: str | Path = "", experiment: str = DEFAULT_EXPERIMENT) -> Path:
+    """Resolve what a user named to a folder, whatever the current folder is.
+
+    Args:
+        receipts_dir: an experiment's folder; empty: the committed experiment.
+        experiment: name of a committed experiment.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    if str(receipts_dir):
+        folder = Path(receipts_dir)
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: no such folder; name one that holds a plan.json")
+        return folder
+    folder = COMMITTED / experiment
+    if not (folder / "plan.json").is_file():
+        names = [plan.parent.name for plan in COMMITTED.glob("*/plan.json")]
+        raise unknown_name("committed experiment", experiment, names)
+    return folder
+
+
+def default_key_folders() -> tuple[Path, ...]:
+    """The repository's public keys, then this user's own."""
+    return (COMMITTED / "keys", longhaul_home() / "keys")
+
+
+def load_experiment(folder: Path, key_folders: Sequence[Path] | None = None) -> Experiment:
+    """Read, verify and cross-check one experiment.
+
+    Args:
+        folder: holds `plan.json`, `receipts/NNNN.json` and their signatures.
+        key_folders: where trusted `*.pub` files are; None: `default_key_folders()`.
+
+    Raises:
+        ReceiptError: named by file: foreign, unsigned, altered, misplaced, duplicate or
+            contradictory.
+    """
+    keys = load_public_keys(*(default_key_folders() if key_folders is None else key_folders))
+    _refuse_foreign_files(folder)
+    plan, plan_body = load_signed(folder / "plan.json", Plan, keys)
+    plan_digest = hashlib.sha256(plan_body).hexdigest()
+    loaded = _load_receipts(folder / RECEIPTS_FOLDER, plan, plan_digest, keys)
+    bodies = [body for _, body in loaded.values()]
+    digests = [plan_digest, *(hashlib.sha256(body).hexdigest() for body in bodies)]
+    return Experiment(
+        plan=plan,
+        plan_digest=plan_digest,
+        receipts=tuple(receipt for receipt, _ in loaded.values()),
+        receipt_ids=tuple(receipt_id(body) for body in bodies),
+        receipt_set_digest=hashlib.sha256("\n".join(digests).encode()).hexdigest(),
+        exclusions=_exclusion_table(folder, plan, loaded),
+    )
+
+
+def jobs_frame(experiment: Experiment) -> pd.DataFrame:
+    """One row per measured job that is used; metrics as in DESIGN section 2."""
+    kinds = {cell.name: cell.kind for cell in experiment.plan.cells}
+    rows = [
+        {
+            **_position_columns(receipt, kinds),
+            "receipt_id": identifier,
+            "order": receipt.position.order_idx,
+            **job_measures(receipt),
+        }
+        for receipt, identifier in experiment.measured()
+    ]
+    return pd.DataFrame(rows)
+
+
+def rounds_frame(experiment: Experiment) -> pd.DataFrame:
+    """One row per decode frame of the used measured jobs, stale ones too (see `outcome`).
+
+    `frontier_at_send` is the number of committed tokens, prompt included, when the frame left;
+    `first_draft` the position of its first draft.
+    """
+    kinds = {cell.name: cell.kind for cell in experiment.plan.cells}
+    rows = []
+    for receipt, identifier in experiment.measured():
+        frontiers = frontiers_at_send(receipt)
+        for idx, frame in enumerate(receipt.frames):
+            if frame.outcome == "prefill":
+                continue
+            rows.append(
+                {
+                    **_position_columns(receipt, kinds),
+                    "receipt_id": identifier,
+                    "frame_idx": idx,
+                    **{name: getattr(frame, name) for name in FRAME_COLUMNS},
+                    "first_draft": frame.start + frame.positions_len - frame.sent_len,
+                    "frontier_at_send": frontiers[idx],
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def job_measures(receipt: Receipt) -> dict[str, float]:
+    """Every metric of one finished job.
+
+    A rate whose denominator is 0 (no drafts in `ar`) is NaN, never 0.
+    """
+    timing = receipt.timing
+    stamps = (timing.prefill_sent_ns, timing.first_commit_ns, timing.last_commit_ns)
+    prefill_sent_ns, first_ns, last_ns = (np.nan if stamp is None else stamp for stamp in stamps)
+    rounds = [frame for frame in receipt.frames if is_round(frame)]
+    drafted = [frame for frame in rounds if is_chain_round(frame)]
+    decode_s = (last_ns - first_ns) / NS_PER_S
+    num_draft = sum(frame.draft_len for frame in drafted)
+    num_accepted = sum(frame.accepted_len for frame in drafted)
+    num_tested = sum(frame.tested_len for frame in drafted)
+    return {
+        "num_output": len(receipt.output_ids),
+        "prefill_s": (first_ns - prefill_sent_ns) / NS_PER_S,
+        "decode_s": decode_s,
+        "decode_tok_per_s": _ratio(len(receipt.output_ids) - 1, decode_s),
+        "rounds": len(rounds),
+        "tokens_per_round": _ratio(sum(frame.committed_len for frame in rounds), len(rounds)),
+        "sum_draft": num_draft,
+        "sum_accepted": num_accepted,
+        "sum_tested": num_tested,
+        "acceptance_rate": _ratio(num_accepted, num_draft),
+        "alpha_hat": _ratio(num_accepted, num_tested),
+        "num_frames": sum(frame.outcome != "prefill" for frame in receipt.frames),
+        "num_stale": sum(frame.outcome == "stale" for frame in receipt.frames),
+        "discarded_len": receipt.counters.discarded_len,
+        "frames_on_wire": receipt.counters.frames_on_wire,
+    }
+
+
+def frontiers_at_send(receipt: Receipt) -> list[int]:
+    """Committed tokens, prompt included, known when each frame was sent.
+
+    Derived: the prompt, the prefill's token, and what every round answered no later than the send
+    committed. A reply read while the frame was being drafted counts as known.
+    """
+    answered = sorted(
+        (frame.received_ns, frame.committed_len)
+        for frame in receipt.frames
+        if is_round(frame) and frame.committed_len and frame.received_ns is not None
+    )
+    times = np.array([moment for moment, _ in answered])
+    totals = np.concatenate([[0], np.cumsum([count for _, count in answered], dtype=int)])
+    known = np.searchsorted(times, [frame.sent_ns for frame in receipt.frames], side="right")
+    return [len(receipt.prompt_ids) + 1 + int(totals[idx]) for idx in known]
+
+
+def _refuse_foreign_files(folder: Path) -> None:
+    if not (folder / "plan.json").is_file():
+        raise ReceiptError(f"{folder / 'plan.json'}: missing; {folder} is no experiment's folder")
+    for path in sorted(folder.iterdir()):
+        if path.name not in TOP_LEVEL or path.is_dir() != (path.name == RECEIPTS_FOLDER):
+            raise ReceiptError(f"{path}: foreign; allowed here: {', '.join(TOP_LEVEL)}")
+    receipts_folder = folder / RECEIPTS_FOLDER
+    if not receipts_folder.is_dir():
+        raise ReceiptError(f"{receipts_folder}: missing; it holds one receipt per job")
+    for path in sorted(receipts_folder.iterdir()):
+        stem = path.name.removesuffix(SIGNATURE_ENDING).removesuffix(".json")
+        if not stem.isascii() or not stem.isdigit() or stem != f"{int(stem):04d}":
+            raise ReceiptError(f"{path}: foreign; receipts are named by job, such as 0007.json")
+        document = path.with_name(f"{stem}.json")
+        if path.name not in (document.name, signature_path(document).name):
+            raise ReceiptError(f"{path}: foreign; receipts are named by job, such as 0007.json")
+        if not document.is_file():
+            raise ReceiptError(f"{path}: signs {document.name}, which is missing")
+
+
+def _load_receipts(
+    folder: Path, plan: Plan, plan_digest: str, keys: dict[str, PublicIdentity]
+) -> dict[int, tuple[Receipt, bytes]]:
+    loaded: dict[int, tuple[Receipt, bytes]] = {}
+    nonces: dict[str, Path] = {}
+    names = (path for path in folder.iterdir() if not path.name.endswith(SIGNATURE_ENDING))
+    for path in sorted(names, key=lambda name: int(name.stem)):
+        receipt, body = load_signed(path, Receipt, keys)
+        try:
+            check_membership(receipt, int(path.stem), plan, plan_digest)
+            check_identities(receipt)
+        except ReceiptError as error:
+            raise ReceiptError(f"{path}: {error}") from error
+        if receipt.job_nonce in nonces:
+            first = nonces[receipt.job_nonce].name
+            raise ReceiptError(f"{path}: duplicate: the same job (nonce) as {first}")
+        nonces[receipt.job_nonce] = path
+        loaded[receipt.position.job_idx] = (receipt, body)
+    return loaded
+
+
+def _exclusion_table(
+    folder: Path, plan: Plan, loaded: dict[int, tuple[Receipt, bytes]]
+) -> pd.DataFrame:
+    references: dict[int, dict[str, Receipt]] = {}
+    for receipt, body in loaded.values():
+        if receipt.position.role == "reference" and receipt.status == "ok":
+            block = references.setdefault(receipt.position.block_idx, {})
+            block[receipt_id(body)] = receipt
+    rows = []
+    for row in plan.jobs:
+        found = loaded.get(row.job_idx, (None, b""))[0]
+        try:
+            reason = exclusion_reason(row, found, references.get(row.block_idx, {}))
+        except ReceiptError as error:
+            path = folder / RECEIPTS_FOLDER / f"{row.job_idx:04d}.json"
+            raise ReceiptError(f"{path}: {error}") from error
+        if reason is not None:
+            rows.append((*(getattr(row, name) for name in EXCLUSION_COLUMNS[:-1]), reason))
+    return pd.DataFrame(rows, columns=list(EXCLUSION_COLUMNS))
+
+
+def _position_columns(receipt: Receipt, kinds: Mapping[str, str]) -> dict[str, object]:
+    position = receipt.position
+    return {
+        "job_idx": position.job_idx,
+        "rep": position.rep,
+        "cell": position.cell,
+        "kind": kinds[position.cell],
+        "block": position.block_idx,
+        "arm": receipt.requested.arm,
+    }
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else float("nan")

@@ -1,0 +1,213 @@
+"""Tables, figures, numbers and the notebook: same receipts, same bytes; misspelt names fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import papermill
+import pytest
+
+from analysis import figures, numbers, pair, tables
+from analysis.arm_slots import in_reading_order, slot_of
+from analysis.load import REPOSITORY, load_experiment
+from engine.errors import ConfigError, ReceiptError
+from tests.analysis.conftest import Invented
+from tests.analysis.experiment_builder import Recipe, build_experiment
+
+FIGURE_ENDINGS = {"svg", "pdf", "csv", "txt"}
+
+
+def run_module(invented: Invented, *arguments: str, hash_seed: str = "0") -> str:
+    """Run `python -m …` from the repository's root, with the experiment's key as this user's."""
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": hash_seed,
+        "LONGHAUL_HOME": str(invented.home),
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    finished = subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    output = finished.stdout + finished.stderr
+    if finished.returncode:
+        raise RuntimeError(f"status {finished.returncode}: {output}")
+    return output
+
+
+def everything_in(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_two_runs_write_the_same_bytes(invented: Invented, tmp_path: Path) -> None:
+    receipts = ("--receipts", str(invented.folder))
+    written = []
+    for hash_seed in ("1", "2"):
+        out = tmp_path / hash_seed
+        for room in ("tables", "figures"):
+            run_module(
+                invented, f"analysis.{room}", *receipts, "--out", str(out), hash_seed=hash_seed
+            )
+        numbers_file = ("--out", str(out / "numbers.json"))
+        run_module(invented, "analysis.numbers", *receipts, *numbers_file, hash_seed=hash_seed)
+        written.append(everything_in(out))
+    assert written[0] == written[1]
+    names = set(written[0])
+    assert {"decode.md", "decode.csv", "acceptance.md", "acceptance.csv"} <= names
+    for figure in figures.FIGURES:
+        assert {f"{figure}.{ending}" for ending in ("svg", "pdf", "csv")} <= names
+    digest = load_experiment(invented.folder, invented.key_folders).receipt_set_digest.encode()
+    for name, body in written[0].items():
+        if not name.endswith(".ids.txt"):
+            assert digest in body, f"{name} does not name its receipts"
+    assert b"<dc:date>" not in written[0]["arms_by_cell.svg"]
+    assert b"CreationDate" not in written[0]["arms_by_cell.pdf"]
+
+
+def test_no_write_writes_nothing(invented: Invented, tmp_path: Path) -> None:
+    arguments = ("--receipts", str(invented.folder), "--out", str(tmp_path / "out"), "--no-write")
+    output = run_module(invented, "analysis.tables", *arguments)
+    assert "Decoding speed" in output and "[min–max]" in output
+    assert not (tmp_path / "out").exists()
+
+
+def test_decode_table_states_reps_band_and_lossless_count(invented: Invented) -> None:
+    spec = tables.decode_table(load_experiment(invented.folder, invented.key_folders))
+    assert [row[:2] for row in spec.printed()][:2] == [
+        ["verbatim-copy", "ar"],
+        ["verbatim-copy", "null-ar"],
+    ]
+    by_arm = {(row[0], row[1]): row for row in spec.printed()}
+    assert by_arm["verbatim-copy", "chain-k16"][5] == "faster"
+    assert by_arm["verbatim-copy", "chain-k16"][6] == "4/4"
+    assert by_arm["verbatim-copy", "null-ar"][5].startswith("unresolved")
+    assert any("Null band (`null-ar` / `ar`, blocks: 8, reps: 4)" in note for note in spec.notes)
+
+
+def test_one_rep_says_that_it_resolves_little(invented: Invented, tmp_path: Path) -> None:
+    recipe = Recipe(reps=1, cells=("chat",))
+    folder = build_experiment(tmp_path / "one", invented.identity, recipe)
+    experiment = load_experiment(folder, invented.key_folders)
+    spec = tables.decode_table(experiment)
+    assert any("resolves little" in note for note in spec.notes)
+    assert any("not established" in note for note in spec.notes)
+    assert {row[5] for row in spec.printed()} == {"—", "no verdict"}
+    names = {path.name.split(".")[-1] for path in figures.write_figures(experiment, tmp_path)}
+    assert names == FIGURE_ENDINGS - {"txt"}, "few receipts are named in the metadata"
+    assert experiment.measured()[0][1].encode() in (tmp_path / "arms_by_cell.svg").read_bytes()
+
+
+def test_experiment_without_a_used_job_still_makes_tables(
+    invented: Invented, tmp_path: Path
+) -> None:
+    recipe = Recipe(reps=1, cells=("chat",))
+    folder = build_experiment(tmp_path / "none", invented.identity, recipe)
+    shutil.rmtree(folder / "receipts")
+    (folder / "receipts").mkdir()
+    experiment = load_experiment(folder, invented.key_folders)
+    decode, _, acceptance, exclusions = (spec.printed() for spec in tables.all_tables(experiment))
+    assert decode[0] == ["chat", "ar", "—", "—", "—", "—", "0/1"]
+    assert len(decode) == len(acceptance) == 6
+    assert len(exclusions) == 7
+    with pytest.raises(ReceiptError, match="nothing to draw"):
+        figures.write_figures(experiment, tmp_path)
+
+
+def test_numbers_carry_their_receipts(invented: Invented, tmp_path: Path) -> None:
+    experiment = load_experiment(invented.folder, invented.key_folders)
+    numbers.write_numbers(experiment, tmp_path / "numbers.json")
+    document = json.loads((tmp_path / "numbers.json").read_text())
+    number = document["numbers"]["chat.ar.decode_tok_per_s.median"]
+    assert number["unit"] == "tokens/s" and len(number["receipt_ids"]) == 4
+    assert set(number["receipt_ids"]) <= set(experiment.receipt_ids)
+    assert float(document["numbers"]["all.chain-k16.over.ar.ratio"]["value"]) > 1
+
+
+def test_arm_slots_do_not_move() -> None:
+    assert in_reading_order(["zeta", "null", "ar", "alpha"]) == ["ar", "null", "alpha", "zeta"]
+    assert slot_of("ar", ["ar"]) == slot_of("ar", ["ar", "null", "zeta"])
+    assert slot_of("null", ["null"]).is_hollow
+    assert slot_of("alpha", ["alpha", "zeta"]).marker != slot_of("zeta", ["alpha", "zeta"]).marker
+
+
+def test_pair_has_not_drifted() -> None:
+    for name in pair.NOTEBOOKS:
+        pair.check_pair(name)
+        notebook = json.loads(pair.notebook_path(name).read_text())
+        assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+        assert not any(cell.get("outputs") for cell in notebook["cells"])
+
+
+def test_drift_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = pair.source_path("acceptance").read_text()
+    committed = pair.notebook_path("acceptance").read_text()
+    monkeypatch.setattr(pair, "NOTEBOOK_FOLDER", tmp_path)
+    (tmp_path / "acceptance.py").write_text(source)
+    (tmp_path / "acceptance.ipynb").write_text(committed)
+    pair.check_pair("acceptance")
+    (tmp_path / "acceptance.py").write_text(source.replace("# ## Table", "# ## Tables"))
+    with pytest.raises(ConfigError, match=r"acceptance\.ipynb is not what"):
+        pair.check_pair("acceptance")
+
+
+def test_guard_names_the_parameters_of_its_notebook() -> None:
+    path = pair.notebook_path("acceptance")
+    declared = set(papermill.inspect_notebook(str(path)))
+    guard = next(
+        line
+        for line in pair.source_path("acceptance").read_text().splitlines()
+        if line.startswith("parameters = ")
+    )
+    assert {name.strip(' {}"') for name in guard.split("=")[1].split(",")} == declared
+
+
+def test_notebook_runs_under_papermill(invented: Invented, tmp_path: Path) -> None:
+    out = tmp_path / "out.ipynb"
+    # The path that the README gives, warnings and all.
+    run_module(
+        invented,
+        "papermill",
+        "analysis/acceptance.ipynb",
+        str(out),
+        "-p",
+        "receipts_dir",
+        str(invented.folder),
+    )
+    outputs = [
+        output["data"]
+        for cell in json.loads(out.read_text())["cells"]
+        for output in cell.get("outputs", [])
+        if output["output_type"] == "display_data"
+    ]
+    assert sum("image/png" in shown for shown in outputs) == 2
+    reading = "".join("".join(shown.get("text/markdown", "")) for shown in outputs)
+    assert "**verbatim-copy** (draftable)" in reading
+
+
+def test_misspelt_parameter_fails_under_papermill(invented: Invented, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"unknown parameters \['receipt_dir'\]"):
+        run_module(
+            invented,
+            "papermill",
+            "analysis/acceptance.ipynb",
+            str(tmp_path / "out.ipynb"),
+            "-p",
+            "receipt_dir",
+            str(invented.folder),
+        )
+
+
+def test_misspelt_parameter_fails_in_the_runner(invented: Invented, tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path / "out.ipynb"))
+    with pytest.raises(RuntimeError, match="status 2: error: unknown parameter of acceptance"):
+        run_module(invented, "analysis.notebook", "acceptance", "-p", "receipt_dir", "x", *out)
+    assert not (tmp_path / "out.ipynb").exists()
