@@ -172,8 +172,8 @@ class Forwarder:
             target.is_connected = True
 
     def _read(self, endpoint: Endpoint) -> None:
-        if endpoint.line.is_ended or endpoint.line.is_full:
-            return
+        if endpoint.line.is_ended:
+            return  # its peer was lost since the selector saw these bytes
         try:
             payload = endpoint.sock.recv(endpoint.read_bytes)
         except BlockingIOError:

@@ -18,7 +18,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import NoReturn, Self
@@ -195,13 +194,11 @@ def main(arguments: list[str] | None = None) -> int:
     # Imported here: the self-test stands on RelayProcess, and the relay process needs none of it.
     from bench.wan.self_test import run_self_test
 
-    started_s = time.monotonic()
     try:
         print(run_self_test(asked.self_test, asked.messages, asked.busy))
     except LonghaulError as error:
         print(error, file=sys.stderr)
         return 2
-    print(f"took {time.monotonic() - started_s:.1f} s")
     return 0
 
 

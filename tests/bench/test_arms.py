@@ -1,0 +1,77 @@
+"""The arm registry: complete, immutable, and honest about its null arms."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from bench.arms import (
+    ARMS,
+    BASE_ARM,
+    DECODE_ARMS,
+    NULL_PAIRS,
+    REFERENCE_ARMS,
+    get_arm,
+    reference_arm,
+)
+from engine.defaults import DEPTH, DRAFT_LEN, DRAFT_LEN_MAX
+from engine.errors import ConfigError
+
+
+def test_null_arms_repeat_their_arm_in_every_lever() -> None:
+    assert NULL_PAIRS == {"null": "chain-k8", "null-ar": "ar"}
+    for null_name, name in NULL_PAIRS.items():
+        renamed = dataclasses.replace(get_arm(null_name), name=name, description="")
+        assert renamed == dataclasses.replace(get_arm(name), description="")
+
+
+def test_the_reference_is_autoregressive() -> None:
+    for config, name in REFERENCE_ARMS.items():
+        reference = reference_arm(config)
+        assert reference.name == name
+        assert (reference.draft_len, reference.depth, reference.drafter) == (0, 1, "none")
+        assert reference.numeric_config == config
+
+
+def test_the_base_arm_uses_the_defaults() -> None:
+    base = get_arm(BASE_ARM)
+    assert BASE_ARM == "chain-k8"
+    assert (base.policy, base.draft_len, base.depth) == ("fixed-k", DRAFT_LEN, DEPTH)
+
+
+def test_two_state_says_its_numbers() -> None:
+    two_state = get_arm("two-state")
+    assert two_state.draft_len == 8  # its base
+    assert two_state.policy_params == {"high": 16, "up": 6}
+
+
+def test_the_default_order_names_known_arms_once() -> None:
+    assert len(set(DECODE_ARMS)) == len(DECODE_ARMS)
+    assert {"ar", "null-ar", "chain-k8", "null", "chain-k16", "two-state"} == set(DECODE_ARMS)
+    assert set(DECODE_ARMS) <= set(ARMS)
+
+
+def test_every_arm_is_inside_the_engine_s_bounds_and_says_what_it_is() -> None:
+    for name, arm in ARMS.items():
+        assert arm.name == name
+        assert 0 <= arm.draft_len <= DRAFT_LEN_MAX
+        assert (arm.draft_len == 0) == (arm.drafter == "none")
+        assert arm.numeric_config in REFERENCE_ARMS
+        assert arm.description.endswith(".")
+
+
+def test_an_arm_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        get_arm("ar").depth = 2  # type: ignore[misc]
+
+
+def test_an_unknown_arm_lists_every_valid_one() -> None:
+    with pytest.raises(ConfigError) as caught:
+        get_arm("chain-k7")
+    assert all(name in str(caught.value) for name in ("chain-k7", *ARMS))
+
+
+def test_an_unknown_numeric_configuration_lists_the_valid_ones() -> None:
+    with pytest.raises(ConfigError, match=r"'f99'.*f32"):
+        reference_arm("f99")
