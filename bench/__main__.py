@@ -30,6 +30,7 @@ from engine.errors import ConfigError, LonghaulError
 from engine.model.linear import linear_kernel
 from engine.model.tokenizer import Tokenizer
 from engine.model.weights import ModelFiles, prepare_model
+from engine.source import engine_source_digest
 from engine.trust.identity import (
     Identity,
     PublicIdentity,
@@ -110,6 +111,7 @@ def _build() -> Build:
         commit=state.git_commit,
         dirty=state.is_dirty,
         source_digest=state.source_digest,
+        engine_digest=engine_source_digest(),
         environment_digest=host.environment_digest(),
     )
 

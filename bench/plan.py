@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from bench.arms import get_arm
+from bench.arms import get_arm, reference_arm
 from bench.cells import Cell
 from bench.experiments import Experiment
 from bench.schedule import make_schedule
@@ -128,7 +128,7 @@ def make_plan(
         null_pairs={
             null: of for null, of in experiment.null_pairs.items() if null in selection.arms
         },
-        arms={name: job_config(name, arm_levers(name, largest)) for name in selection.arms},
+        arms={name: job_config(name, arm_levers(name, largest)) for name in _all_arms(selection)},
         cells=cells,
         reps=selection.reps,
         ring=ring,
@@ -139,6 +139,12 @@ def make_plan(
         exclusions=list(experiment.exclusions),
         jobs=_planned_jobs(selection, cells),
     )
+
+
+def _all_arms(selection: Selection) -> list[str]:
+    """The measured arms, and the reference arms that they need but that nobody measures."""
+    needed = [reference_arm(get_arm(name).numeric_config).name for name in selection.arms]
+    return list(dict.fromkeys([*selection.arms, *needed]))
 
 
 def _planned_jobs(selection: Selection, cells: Sequence[CellRow]) -> list[PlannedJobRow]:

@@ -11,17 +11,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 import rfc8785
 
-from bench.schema import Plan, Receipt, Signature
+from bench.schema import PLAN_SCHEMA, RECEIPT_SCHEMA, Plan, Receipt, Signature
 from engine.errors import ReceiptError
 from engine.trust.identity import Identity, PublicIdentity
 
 RECEIPT_ID_LEN = 16  # hex digits of the SHA-256 of the receipt's bytes
+
+SCHEMA_OF: Mapping[type, str] = {Receipt: RECEIPT_SCHEMA, Plan: PLAN_SCHEMA}
 
 DocumentT = TypeVar("DocumentT", Receipt, Plan)
 
@@ -45,7 +48,7 @@ def receipt_id(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:RECEIPT_ID_LEN]
 
 
-def write_signed(path: Path, document: Receipt | Plan, identity: Identity) -> str:
+def write_signed(path: Path, document: DocumentT, identity: Identity) -> str:
     """Write a document and its signature, each atomically, signature last.
 
     A reader that finds the signature finds the whole document; a crash between the two leaves a
@@ -53,8 +56,12 @@ def write_signed(path: Path, document: Receipt | Plan, identity: Identity) -> st
 
     Returns:
         The SHA-256 of the document's bytes, hex.
+
+    Raises:
+        ReceiptError: the document does not fit its own schema; nothing was written.
     """
     body = canonical_bytes(document)
+    parse_document(body, type(document))  # what its own reader would refuse is not written
     digest = hashlib.sha256(body).hexdigest()
     signature = Signature(
         key_id=identity.key_id,
@@ -84,7 +91,10 @@ def load_signed(
         ReceiptError: named by file: missing or damaged signature, unknown key, altered bytes,
             bytes that are not canonical, or a document that does not fit the schema.
     """
-    body = path.read_bytes()
+    try:
+        body = path.read_bytes()
+    except OSError as error:
+        raise ReceiptError(f"{path}: cannot be read: {error.strerror}") from error
     signature_file = signature_path(path)
     if not signature_file.exists():
         raise ReceiptError(f"{path}: unsigned: {signature_file.name} is missing")
@@ -96,6 +106,8 @@ def load_signed(
     if signature.key_id not in keys:
         known = ", ".join(sorted(keys)) or "none"
         raise ReceiptError(f"{path}: signed by unknown key {signature.key_id}; known: {known}")
+    if signature.type != SCHEMA_OF[kind]:
+        raise ReceiptError(f"{path}: signed as {signature.type!r}, not as {SCHEMA_OF[kind]!r}")
     if hashlib.sha256(body).hexdigest() != signature.sha256:
         raise ReceiptError(f"{path}: its bytes are not the ones that {signature_file.name} signs")
     try:

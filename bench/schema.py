@@ -118,6 +118,7 @@ class Build(_Record, frozen=True, kw_only=True):
     commit: str | None
     dirty: bool | None
     source_digest: Digest
+    engine_digest: Digest  # of the engine alone, which every stage reports too
     environment_digest: Digest
 
 

@@ -1,0 +1,282 @@
+"""What one receipt, and one plan, must satisfy: every rule of `bench check`, one generator each.
+
+Guarantees: a rule yields (rule name, detail) for each contradiction and goes on; it trusts no
+count that it can add up itself. Separate from the code that runs jobs and writes receipts, on
+purpose. Must never know files, keys or signatures.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from bench.schema import FrameRow, Plan, PlannedJobRow, Receipt
+
+Found = Iterator[tuple[str, str]]
+ROUND_OUTCOMES = ("applied", "refuted", "closed")
+
+
+# -- the plan ------------------------------------------------------------------------------------
+
+
+def check_schedule(plan: Plan) -> Found:
+    """Blocks are whole, references come first, and no arm is favoured by its place."""
+    if [row.job_idx for row in plan.jobs] != list(range(len(plan.jobs))):
+        yield "schedule", "job_idx does not count the jobs from 0, in order"
+    blocks: dict[int, list[PlannedJobRow]] = defaultdict(list)
+    for row in plan.jobs:
+        if row.arm not in plan.arms:
+            yield "schedule", f"job {row.job_idx}: arm {row.arm!r} is not among the plan's arms"
+        if row.role != "warmup":
+            blocks[row.block_idx].append(row)
+    for arm in plan.arms.keys() - {row.arm for row in plan.jobs}:
+        yield "schedule", f"arm {arm!r} is planned but has no job"
+    places = Counter((rows[0].rep, rows[0].cell) for rows in blocks.values())
+    for place in [(rep, cell.name) for rep in range(plan.reps) for cell in plan.cells]:
+        if places.pop(place, 0) != 1:
+            yield "schedule", f"rep {place[0]} of cell {place[1]!r} is not exactly one block"
+    if places:
+        yield "schedule", f"blocks outside the plan's reps and cells: {sorted(places)}"
+    measured = {row.arm for row in plan.jobs if row.role == "measured"}
+    for block_idx, rows in blocks.items():
+        for detail in _check_block(plan, rows, measured):
+            yield "schedule", f"block {block_idx}: {detail}"
+    for cell in plan.cells:
+        reps = [rows for rows in blocks.values() if rows[0].cell == cell.name]
+        for detail in _check_balance(reps, measured):
+            yield "schedule", f"cell {cell.name!r}: {detail}"
+
+
+def _check_block(plan: Plan, rows: list[PlannedJobRow], measured: set[str]) -> Iterator[str]:
+    if len({(row.rep, row.cell) for row in rows}) != 1:
+        yield "more than one rep or cell"
+    if any(after.job_idx != before.job_idx + 1 for before, after in pairwise(rows)):
+        yield "its jobs are not back to back"
+    if [row.order_idx for row in rows] != list(range(len(rows))):
+        yield "order_idx does not count its jobs from 0"
+    roles = [row.role for row in rows]
+    num_references = roles.count("reference")
+    if "reference" in roles[num_references:]:
+        yield "a reference job behind a measured one"
+    configs = Counter(
+        plan.arms[row.arm].numeric_config
+        for row in rows
+        if row.role == "reference" and row.arm in plan.arms
+    )
+    needed = {plan.arms[arm].numeric_config for arm in measured & plan.arms.keys()}
+    if configs != Counter(needed):
+        yield f"reference jobs {dict(configs)} instead of one for each of {sorted(needed)}"
+    times = Counter(row.arm for row in rows if row.role == "measured")
+    if times != Counter(measured):
+        wrong = sorted(arm for arm in measured | times.keys() if times[arm] != 1)
+        yield f"not every arm exactly once: {', '.join(wrong)}"
+
+
+def _check_balance(blocks: list[list[PlannedJobRow]], measured: set[str]) -> Iterator[str]:
+    """Either every arm stands in every place equally often (to one), or all have the same mean
+    place but for one block without a reversed partner."""
+    orders = [[row.arm for row in rows if row.role == "measured"] for rows in blocks]
+    num_blocks, last = len(orders), len(measured) - 1
+    counts = Counter((arm, place) for order in orders for place, arm in enumerate(order))
+    spread = [counts[arm, place] for arm in measured for place in range(last + 1)]
+    if not spread or max(spread) - min(spread) <= 1:
+        return
+    for arm in sorted(measured):
+        total = sum(place * counts[arm, place] for place in range(last + 1))
+        if abs(2 * total - num_blocks * last) > (last if num_blocks % 2 else 0):
+            mean = total / num_blocks
+            yield f"unbalanced: {arm!r} stands at {mean:.2f} on average, not {last / 2:.2f}"
+
+
+# -- a receipt against its plan ------------------------------------------------------------------
+
+
+def check_position(plan: Plan, plan_digest: str, receipt: Receipt, job_idx: int) -> Found:
+    """The receipt stands where its file name and the plan say, and ran what was planned."""
+    position = receipt.position
+    if position.plan_digest != plan_digest:
+        yield "plan-digest", f"{position.plan_digest[:16]}; the plan's bytes: {plan_digest[:16]}"
+    if position.experiment != plan.experiment:
+        yield "experiment", f"{position.experiment!r}; the plan's: {plan.experiment!r}"
+    if position.job_idx != job_idx:
+        yield "misplaced", f"is job {position.job_idx} under the name of job {job_idx}"
+    rows = {row.job_idx: row for row in plan.jobs}
+    if position.job_idx not in rows:
+        yield "foreign", f"job {position.job_idx} is not planned"
+        return
+    row = rows[position.job_idx]
+    for name in ("rep", "cell", "block_idx", "order_idx", "role"):
+        if getattr(position, name) != getattr(row, name):
+            yield "position", f"{name} {getattr(position, name)!r}; plan: {getattr(row, name)!r}"
+    digests = {cell.name: cell.prompt_digest for cell in plan.cells}
+    if receipt.prompt_digest != digests.get(row.cell):
+        yield "prompt", f"prompt_digest is not that of the plan's cell {row.cell!r}"
+    for name in ("build", "model", "ring"):
+        if getattr(receipt, name) != getattr(plan, name):
+            yield name, f"{name} differs from the plan's"
+    if row.arm not in plan.arms:
+        return
+    planned = msgspec.structs.replace(plan.arms[row.arm], max_new_tokens=row.max_new_tokens)
+    if receipt.requested != planned:
+        yield "config", f"requested {_difference(receipt.requested, planned)} (plan)"
+    if receipt.observed is not None and receipt.observed != receipt.requested:
+        yield "config", f"observed {_difference(receipt.observed, receipt.requested)} (requested)"
+    if receipt.observed is None and receipt.status == "ok":
+        yield "config", "a finished job without the config observed"
+
+
+def _difference(found: msgspec.Struct, expected: msgspec.Struct) -> str:
+    return ", ".join(
+        f"{name} = {getattr(found, name)!r}, not {getattr(expected, name)!r}"
+        for name in found.__struct_fields__
+        if getattr(found, name) != getattr(expected, name)
+    )
+
+
+# -- a receipt by itself -------------------------------------------------------------------------
+
+
+def check_receipt(receipt: Receipt) -> Found:
+    """Every identity inside one receipt; a failed job is held to its rows only."""
+    for idx, frame in enumerate(receipt.frames):
+        for detail in _check_frame(frame, receipt.requested.depth):
+            yield "frames", f"frame {idx}: {detail}"
+    yield from _check_order(receipt.frames)
+    if receipt.status == "failed":
+        if receipt.failure is None:
+            yield "status", "failed, yet no failure is recorded"
+        return
+    if receipt.failure is not None:
+        yield "status", f"ok, yet {receipt.failure.code} is recorded"
+    yield from _check_sums(receipt)
+    yield from _check_frontier(receipt)
+    yield from _check_end(receipt)
+    yield from _check_stages(receipt)
+
+
+def _check_frame(frame: FrameRow, depth: int) -> Iterator[str]:
+    k, a, tested, committed = (
+        frame.draft_len,
+        frame.accepted_len,
+        frame.tested_len,
+        frame.committed_len,
+    )
+    if not a <= k <= frame.sent_len <= frame.positions_len:
+        yield f"not a <= k <= sent <= positions: {a}, {k}, {frame.sent_len}, {frame.positions_len}"
+    if frame.source != "tree" and (tested not in (a, a + 1) or tested > k):
+        yield f"tested_len {tested} with a = {a}, k = {k}"
+    expected = {
+        "stale": ((k, a, tested, committed), (0, 0, 0, 0)),
+        "prefill": ((k, a, tested, frame.sent_len), (0, 0, 0, 0)),
+        "refuted": ((a, tested, committed), (0, 1, 0)),
+        "closed": ((k, a, tested, committed), (1, 1, 1, 0)),
+        "applied": ((), ()),
+    }
+    found, needed = expected[frame.outcome]
+    if found != needed:
+        yield f"{frame.outcome} with counts {found} instead of {needed}"
+    if frame.outcome == "applied" and not 1 <= committed <= frame.positions_len:
+        yield f"applied, {frame.positions_len} positions, yet it commits {committed}"
+    if (frame.outcome == "prefill") != (frame.source == "prefill"):
+        yield f"outcome {frame.outcome!r} with source {frame.source!r}"
+    if frame.in_flight < 1 or (frame.outcome != "prefill" and frame.in_flight > depth):
+        yield f"in_flight {frame.in_flight} at depth {depth}"
+    if frame.received_ns is None:
+        if frame.outcome in ("prefill", "applied"):
+            yield f"{frame.outcome} without a reply"
+    elif frame.received_ns < frame.sent_ns:
+        yield "answered before it was sent"
+
+
+def _check_order(frames: Sequence[FrameRow]) -> Found:
+    for idx, (before, after) in enumerate(pairwise(frames), start=1):
+        if after.epoch < before.epoch:
+            yield "frames", f"frame {idx}: epoch {after.epoch} after {before.epoch}"
+        if after.sent_ns < before.sent_ns:
+            yield "frames", f"frame {idx}: sent before frame {idx - 1}"
+        end = before.start + before.positions_len
+        refed = "tree" in (before.source, after.source)
+        if after.epoch == before.epoch and after.start != end and not refed:
+            yield "frames", f"frame {idx}: starts at {after.start}; the epoch goes on at {end}"
+        if after.outcome == "prefill" != before.outcome:
+            yield "frames", f"frame {idx}: prefill behind decoding"
+
+
+def _check_sums(receipt: Receipt) -> Found:
+    frames, counters = receipt.frames, receipt.counters
+    prefilled = sum(frame.committed_len for frame in frames if frame.outcome == "prefill")
+    committed = sum(frame.committed_len for frame in frames if frame.outcome in ROUND_OUTCOMES)
+    if prefilled != 1:
+        yield "frames", f"the prefill commits {prefilled} tokens instead of 1"
+    if committed != len(receipt.output_ids) - 1:
+        needed = len(receipt.output_ids) - 1
+        yield "frames", f"rounds commit {committed} tokens; the output needs {needed}"
+    lost = sum(frame.sent_len for frame in frames if frame.outcome in ("refuted", "stale"))
+    if counters.discarded_len != lost:
+        yield "counters", f"discarded_len {counters.discarded_len}; its frames lost {lost}"
+    # An answered traversal is N verify frames and a reply; one that was overtaken may end early.
+    hops = receipt.ring.num_stages + 1
+    answered = sum(frame.outcome in ("prefill", "applied") for frame in frames)
+    least, most = answered * hops + len(frames) - answered, len(frames) * hops
+    if not least <= counters.frames_on_wire <= most:
+        found = counters.frames_on_wire
+        yield "counters", f"frames_on_wire {found}; its traversals make {least} to {most}"
+
+
+def _check_frontier(receipt: Receipt) -> Found:
+    """A reply commits from the frontier on, so an applied frame starts right before it."""
+    if any(frame.source == "tree" for frame in receipt.frames):
+        return
+    frontier, received_ns = len(receipt.prompt_ids), 0
+    for idx, frame in enumerate(receipt.frames):
+        if frame.outcome == "applied" and frame.start != frontier - 1:
+            yield "frames", f"frame {idx}: starts at {frame.start}; the frontier is {frontier}"
+        frontier += frame.committed_len
+        if frame.outcome in ("prefill", "applied") and frame.received_ns is not None:
+            if frame.received_ns < received_ns:
+                yield "frames", f"frame {idx}: answered before the frame ahead of it"
+            received_ns = frame.received_ns
+
+
+def _check_end(receipt: Receipt) -> Found:
+    timing, num_output = receipt.timing, len(receipt.output_ids)
+    stamps = (timing.prefill_sent_ns, timing.first_commit_ns, timing.last_commit_ns, timing.end_ns)
+    known = [stamp for stamp in stamps if stamp is not None]
+    if len(known) < len(stamps) or known != sorted(known):
+        yield "timing", f"prefill, first and last commit, end: {stamps} (missing or not in order)"
+    late = [frame.sent_ns for frame in receipt.frames if frame.sent_ns > timing.end_ns]
+    if late:
+        yield "timing", f"{len(late)} frames sent after the end"
+    limit = receipt.requested.max_new_tokens
+    if not 1 <= num_output <= limit:
+        yield "output", f"{num_output} output ids; allowed: 1..{limit}"
+    if receipt.finish_reason == "none" or (
+        receipt.finish_reason == "length" and num_output != limit
+    ):
+        yield "output", f"finish_reason {receipt.finish_reason!r} at {num_output} of {limit} ids"
+
+
+def _check_stages(receipt: Receipt) -> Found:
+    stages, ring = receipt.stages, receipt.ring
+    spans = [(stage.layer_start, stage.layer_end) for stage in stages]
+    if [stage.stage_idx for stage in stages] != list(range(ring.num_stages)):
+        yield "stages", f"{len(stages)} stages observed, in order; planned: {ring.num_stages}"
+    if spans != [tuple(span) for span in ring.layer_plan]:
+        yield "stages", f"layers {spans} differ from the layer plan"
+    ends = [0, *(end for _, end in spans)]
+    tiled = [start for start, _ in spans] == ends[:-1] and all(start < end for start, end in spans)
+    if not tiled or ends[-1] != receipt.model.num_layers:
+        yield "stages", f"layers {spans} do not tile [0, {receipt.model.num_layers})"
+    expected = {
+        "model_digest": receipt.model.model_digest,
+        "source_digest": receipt.build.engine_digest,
+        "kernel": ring.kernel,
+        "levers_digest": stages[0].levers_digest if stages else "",
+    }
+    for stage in stages:
+        for name, value in expected.items():
+            if getattr(stage, name) != value:
+                yield "stages", f"stage {stage.stage_idx}: {name} differs"
