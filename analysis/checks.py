@@ -147,7 +147,7 @@ def _check_frame(idx: int, frame: FrameRow) -> None:
             raise ReceiptError(f"frame {idx}: (k, a, tested) = {counts}")
         if frame.tested_len > frame.draft_len:
             raise ReceiptError(f"frame {idx}: (k, a, tested) = {counts}")
-    if frame.outcome == "stale" and (any(counts[1:]) or frame.committed_len):
+    if frame.outcome == "stale" and (any(counts) or frame.committed_len):
         raise ReceiptError(f"frame {idx} is stale, yet counts {counts} or commits")
     if frame.received_ns is not None and frame.received_ns < frame.sent_ns:
         raise ReceiptError(f"frame {idx} was answered before it was sent")

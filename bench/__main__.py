@@ -182,6 +182,7 @@ def run(asked: argparse.Namespace, console: Console) -> int:
     if store.has_plan():
         plan, plan_digest = store.load_plan()
         store.clean()
+        store.repair_log()
         store.log("resume")
     else:
         plan_digest = store.write_plan(plan)

@@ -214,7 +214,7 @@ def _check_sums(receipt: Receipt) -> Found:
     if committed != len(receipt.output_ids) - 1:
         needed = len(receipt.output_ids) - 1
         yield "frames", f"rounds commit {committed} tokens; the output needs {needed}"
-    lost = sum(frame.sent_len for frame in frames if frame.outcome in ("refuted", "stale"))
+    lost = sum(frame.sent_len for frame in frames if frame.outcome == "stale")
     if counters.discarded_len != lost:
         yield "counters", f"discarded_len {counters.discarded_len}; its frames lost {lost}"
     # An answered traversal is N verify frames and a reply; one that was overtaken may end early.

@@ -177,9 +177,7 @@ def levers_digest(levers: Levers) -> str:
 
 def _counters(result: JobResult) -> Counters:
     ours = len(result.frames)
-    discarded = sum(
-        record.sent_len for record in result.frames if record.outcome in ("refuted", "stale")
-    )
+    discarded = sum(record.sent_len for record in result.frames if record.outcome == "stale")
     return Counters(
         stale_replies=result.stale_replies,
         stale_dropped=sum(statement.stale_dropped for statement in result.statements),

@@ -93,6 +93,14 @@ class ExperimentStore:
             if not path.name.endswith(".sig.json") and not signature_path(path).exists():
                 path.unlink()
 
+    def repair_log(self) -> None:
+        """Log the receipt whose job was killed between its signature and its log line."""
+        lines = (self.folder / "log.jsonl").read_text().splitlines()
+        logged = {json.loads(line).get("job_idx") for line in lines}
+        for job_idx, (receipt, name) in sorted(self.load_receipts().items()):
+            if job_idx not in logged:
+                self.log("job", job_idx=job_idx, receipt_id=name, status=receipt.status)
+
     def load_receipts(self) -> dict[int, tuple[Receipt, str]]:
         """Finished jobs: job_idx → (receipt, id).
 

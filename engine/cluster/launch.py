@@ -154,7 +154,7 @@ class LocalRing:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=CHECKOUT_DIR,
-            env={**os.environ, **openmp_env(num_threads)},
+            env={**os.environ, **openmp_env(num_threads, stage_idx)},
             start_new_session=True,  # Ctrl-C is for the launcher alone; it ends the stages
         )
         model_path = self.spec.model_path

@@ -121,6 +121,10 @@ class Frame:
         self.received_bytes = arrival.num_bytes
         self.spans = arrival.spans
 
+    def _counted_len(self) -> int:
+        """k: the drafts sent, less those behind the last output position."""
+        return self.sent_len if self.draft_len is None else self.draft_len
+
     def record(self) -> FrameRecord:
         """Freeze it."""
         assert self.outcome is not None, "the frame's fate is still open"
@@ -130,7 +134,7 @@ class Frame:
             start=self.start,
             positions_len=self.positions_len,
             sent_len=self.sent_len,
-            draft_len=self.sent_len if self.draft_len is None else self.draft_len,
+            draft_len=self._counted_len() if decided else 0,
             accepted_len=self.accepted_len if decided else 0,
             tested_len=self.accepted_len + self.refused if decided else 0,
             committed_len=self.committed_len,

@@ -104,11 +104,7 @@ class RoundMachine:
         return frame.sent_ns + self._limits.reply_timeout_ns
 
     def on_timer(self, now_ns: int) -> None:
-        """Check the deadline.
-
-        Raises:
-            JobError: `reply_timeout`.
-        """
+        """Raise `JobError` (`reply_timeout`) if the deadline has passed."""
         deadline_ns = self.next_deadline_ns()
         frame = self.flight.next_due
         if deadline_ns is not None and frame is not None and now_ns >= deadline_ns:
@@ -151,8 +147,10 @@ class RoundMachine:
         return self._send_frame(draft, now_ns) + self._pump(now_ns)
 
     def abandon(self) -> None:
-        """Give up: what is in flight is stale. The records stay valid."""
+        """Give up: what is in flight is stale, replies still to come are counted and dropped."""
         self.flight.retire()
+        self._request = None
+        self.epoch += 1
 
     def records(self) -> list[FrameRecord]:
         """Every frame's record, in order of sending; call when finished or abandoned."""

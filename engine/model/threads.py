@@ -6,25 +6,39 @@ starts, because OpenMP reads it once, on load. Never knows what is computed.
 
 from __future__ import annotations
 
-# Iterations an idle worker spins before it sleeps. A layer is a dozen parallel regions a few
-# microseconds apart, and sleeping between them costs more than the gap; but spinning on a core that
-# another process needs stalls both (docs/decisions/0001). Where stages share cores, give each one
-# thread: it waits for nobody.
-SPIN_COUNT = 1000
+import os
+
+# Iterations an idle worker spins before it sleeps: about 0.1 ms. A layer is a dozen parallel regions
+# a few microseconds apart: sleeping between them costs up to 40 us each (half of a decode step),
+# while an idle stage must leave its core to the others.
+SPIN_COUNT = 4000
 
 
-def openmp_env(num_threads: int) -> dict[str, str]:
+def openmp_env(num_threads: int, first_core_idx: int = 0) -> dict[str, str]:
     """Return the environment a computing process must be started with.
+
+    Threads are bound to cores when they take all of them: a process that wakes from a wait otherwise
+    finds its worker placed beside its main thread on one core, where each spins out the other's
+    time (4 ms of work then take 17). See docs/decisions/0004.
 
     Args:
         num_threads: compute threads of that process.
+        first_core_idx: the main thread's core, modulo their number; processes that compute at the
+            same time should differ in it.
     """
-    return {
+    env = {
         "OMP_NUM_THREADS": str(num_threads),
         "MKL_NUM_THREADS": str(num_threads),
         "OMP_WAIT_POLICY": "PASSIVE",
         "GOMP_SPINCOUNT": str(SPIN_COUNT),  # libgomp lets this refine the policy above
     }
+    cores = sorted(os.sched_getaffinity(0))
+    if 1 < num_threads == len(cores):
+        first = first_core_idx % len(cores)
+        places = [*cores[first:], *cores[:first]]
+        env["OMP_PLACES"] = ",".join(f"{{{core}}}" for core in places)
+        env["OMP_PROC_BIND"] = "true"
+    return env
 
 
 def set_threads(num_threads: int) -> None:

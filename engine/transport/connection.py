@@ -84,6 +84,8 @@ class Connection:
         Raises:
             RemoteProtocolError: the peer broke the protocol; the connection is dead.
         """
+        if self._dead:
+            raise LocalProtocolError("this connection is dead; open a new one")
         try:
             return self._advance(num_bytes)
         except RemoteProtocolError:
@@ -126,6 +128,6 @@ class Connection:
         assert self._payload is not None
         body, self._payload, self._filled_len = self._payload, None, 0
         payload = self._opener.open(memoryview(self._header), memoryview(body))
-        kind = interpret_kind(self._raw_kind)
+        kind = interpret_kind(self._raw_kind, authenticated=self._opener.protected)
         message, tensors = decode_payload(kind, payload)
         return Received(message, tensors, HEADER_LEN + len(body))

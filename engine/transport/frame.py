@@ -67,8 +67,12 @@ def unpack_header(header: bytes | bytearray | memoryview) -> tuple[int, int]:
     return raw_kind, payload_len
 
 
-def interpret_kind(raw_kind: int) -> Kind:
+def interpret_kind(raw_kind: int, authenticated: bool = False) -> Kind:
     """Turn a raw kind byte into a `Kind`.
+
+    Args:
+        authenticated: the frame was opened before its kind is read, so that an unknown kind is a
+            peer of another version and no stranger's noise.
 
     Raises:
         RemoteProtocolError: no such kind.
@@ -76,4 +80,5 @@ def interpret_kind(raw_kind: int) -> Kind:
     try:
         return Kind(raw_kind)
     except ValueError:
-        raise RemoteProtocolError(f"unknown message kind {raw_kind}") from None
+        whose = " from an authenticated peer" if authenticated else ""
+        raise RemoteProtocolError(f"unknown message kind {raw_kind}{whose}") from None

@@ -27,6 +27,7 @@ DTYPES: dict[str, torch.dtype] = {
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MAX_DIMS = 4
+MAX_SIZE = 2**28  # of one dimension; a frame holds no more elements of any dtype
 
 
 class TensorMeta(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -46,7 +47,8 @@ class TensorMeta(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
             raise RemoteProtocolError(
                 f"tensor {self.name!r} has unknown dtype {self.dtype!r}; valid: {', '.join(DTYPES)}"
             )
-        if len(self.shape) > MAX_DIMS or any(size < 0 for size in self.shape):
+        # Each size is bounded by itself: a zero beside it would hide it from the product.
+        if len(self.shape) > MAX_DIMS or not all(0 <= size <= MAX_SIZE for size in self.shape):
             raise RemoteProtocolError(f"tensor {self.name!r} has an impossible shape {self.shape}")
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 

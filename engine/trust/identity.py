@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from engine.errors import ConfigError, ReceiptError
 
+_KEY_ID_NAME = re.compile(r"[0-9a-f]{16}")
 KEY_ID_LEN = 16  # hex digits of the SHA-256 of the raw public key
 
 
@@ -121,7 +123,7 @@ class Identity:
             raise ConfigError(f"{path}: private key has mode {mode:04o}; run: chmod 600 {path}")
         try:
             key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:  # TypeError: it is encrypted
             raise ConfigError(f"{path}: not a private key ({error}); move it away") from error
         if not isinstance(key, Ed25519PrivateKey):
             raise ConfigError(f"{path}: not an Ed25519 key; move it away")
@@ -162,6 +164,12 @@ def load_public_keys(*folders: Path) -> dict[str, PublicIdentity]:
     keys: dict[str, PublicIdentity] = {}
     for folder in folders:
         for path in sorted(folder.glob("*.pub")):
-            identity = PublicIdentity.from_text(path.read_text(), str(path))
+            try:
+                text = path.read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ReceiptError(f"{path}: not a public key: {error}") from error
+            identity = PublicIdentity.from_text(text, str(path))
+            if _KEY_ID_NAME.fullmatch(path.stem) and path.stem != identity.key_id:
+                raise ReceiptError(f"{path}: holds key {identity.key_id}, not the one it is named")
             keys[identity.key_id] = identity
     return keys

@@ -205,6 +205,35 @@ def frame_row(record: FrameRecord) -> FrameRow:
     return FrameRow(**{**columns, "spans": []})
 
 
+def observed_stages(plan: Plan, arm: str) -> list[StageObserved]:
+    return [
+        StageObserved(
+            stage_idx=stage_idx,
+            layer_start=start,
+            layer_end=end,
+            levers_digest=digest_of(arm),
+            model_digest=plan.model.model_digest,
+            source_digest=plan.build.engine_digest,
+            kernel=plan.ring.kernel,
+            num_threads=1,
+        )
+        for stage_idx, (start, end) in enumerate(LAYER_PLAN)
+    ]
+
+
+def counters_of(machine: RoundMachine, records: list[FrameRecord]) -> Counters:
+    """Every stage computed every frame here."""
+    lost = [record for record in records if record.outcome == "stale"]
+    return Counters(
+        stale_replies=machine.flight.stale_replies,
+        stale_dropped=0,
+        stale_computed=len(lost) * len(LAYER_PLAN),
+        uncorrelated=0,
+        discarded_len=sum(record.sent_len for record in lost),
+        frames_on_wire=len(records) * (len(LAYER_PLAN) + 1),
+    )
+
+
 def make_receipt(
     plan: Plan, plan_digest: str, row: PlannedJobRow, reference_id: str | None
 ) -> Receipt:
@@ -212,7 +241,6 @@ def make_receipt(
     config = job_config(row.arm, row.max_new_tokens)
     machine, records, end_ns = play(target, config)
     commits = [record.received_ns for record in records if record.committed_len]
-    lost = [record for record in records if record.outcome in ("refuted", "stale")]
     return Receipt(
         status="ok",
         failure=None,
@@ -230,19 +258,7 @@ def make_receipt(
         model=plan.model,
         requested=config,
         observed=config,
-        stages=[
-            StageObserved(
-                stage_idx=stage_idx,
-                layer_start=start,
-                layer_end=end,
-                levers_digest=digest_of(row.arm),
-                model_digest=plan.model.model_digest,
-                source_digest=plan.build.engine_digest,
-                kernel=plan.ring.kernel,
-                num_threads=1,
-            )
-            for stage_idx, (start, end) in enumerate(LAYER_PLAN)
-        ],
+        stages=observed_stages(plan, row.arm),
         ring=plan.ring,
         links=[],
         host={"invented": 1},
@@ -263,14 +279,7 @@ def make_receipt(
             reference_id=reference_id,
             first_difference=None,
         ),
-        counters=Counters(
-            stale_replies=machine.flight.stale_replies,
-            stale_dropped=0,
-            stale_computed=len(lost) * len(LAYER_PLAN),
-            uncorrelated=0,
-            discarded_len=sum(record.sent_len for record in lost),
-            frames_on_wire=len(records) * (len(LAYER_PLAN) + 1),
-        ),
+        counters=counters_of(machine, records),
         frames=[frame_row(record) for record in records],
         attestations=[],
     )

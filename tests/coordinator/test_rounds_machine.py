@@ -338,6 +338,18 @@ def test_abandoned_job_keeps_valid_records() -> None:
     assert machine.next_deadline_ns() is None
 
 
+def test_reply_after_abandoning_is_counted_and_dropped() -> None:
+    """Catches an honest reply, still on its way when a job failed, that is taken for a broken
+    protocol: one job's error would cost the ring (DESIGN section 12)."""
+    machine, actions = machine_at_decode()
+    request = request_in(drafted(machine, request_in(actions), 201, 202))
+    machine.abandon()
+    assert machine.on_reply(0, 2, [201, 202, 203], Arrival(1)) == []
+    assert machine.flight.stale_replies == 1
+    assert machine.output_ids == [200]
+    assert drafted(machine, request, 204) == [], "a frame of an abandoned job"
+
+
 @pytest.mark.parametrize(
     ("prompt_len", "chunk", "in_flight", "spans"),
     [

@@ -98,9 +98,9 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     original = connection_module.interpret_kind
 
-    def spy(raw_kind: int) -> Kind:
+    def spy(raw_kind: int, authenticated: bool = False) -> Kind:
         seen.append(raw_kind)
-        return original(raw_kind)
+        return original(raw_kind, authenticated)
 
     monkeypatch.setattr(connection_module, "interpret_kind", spy)
     return seen
