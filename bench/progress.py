@@ -86,6 +86,7 @@ class RunView:
                 f"{len(receipt.output_ids)} tokens, {elapsed_s:.1f} s{failure}{self._eta()}",
                 markup=False,
                 highlight=False,
+                soft_wrap=True,
             )
 
     def _show(self, planned: PlannedJobRow) -> None:

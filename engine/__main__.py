@@ -1,4 +1,4 @@
-"""`python -m engine generate`: text from a local ring, streamed.
+"""`python -m engine generate | prepare`: text from a local ring, streamed; the model's cache.
 
 The one file of the engine that looks into `bench`: an entry point joins rooms, and the link
 profiles live there (docs/decisions/0003).
@@ -17,12 +17,15 @@ from engine.cluster.launch import LocalRing, RingSpec
 from engine.coordinator.generate import Generation, Generator
 from engine.coordinator.job import make_levers
 from engine.errors import ConfigError, LonghaulError
+from engine.model.weights import prepare_model
 from engine.transport.message import Levers
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    prepare = commands.add_parser("prepare", help="dequantise the model into the cache, once")
+    prepare.add_argument("--model", type=Path, help="a GGUF file; default: the packaged model")
     generate = commands.add_parser("generate", help="decode one prompt on a local ring")
     prompt = generate.add_mutually_exclusive_group(required=True)
     prompt.add_argument("text", nargs="?", help="the prompt")
@@ -137,11 +140,18 @@ def generate(asked: argparse.Namespace) -> int:
     return 0
 
 
+def prepare(asked: argparse.Namespace) -> int:
+    """Fill the model cache, or find it filled."""
+    files = prepare_model(asked.model)
+    print(f"model {files.model_digest[:16]} is ready: {files.config.num_layers} layers")
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Parse, run, turn errors into messages."""
     asked = _parser().parse_args(arguments)
     try:
-        return generate(asked)
+        return prepare(asked) if asked.command == "prepare" else generate(asked)
     except LonghaulError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -97,7 +97,10 @@ class KVCache:
         self._store = larger
         self._layers = list(larger.unbind(0))
 
+    @torch.inference_mode(False)
     def _zeros(self, capacity_len: int) -> torch.Tensor:
+        # Growing happens inside a forward, in inference mode; a tensor made there could not be
+        # changed outside it, and the next job's reset is outside.
         num_rows, head_dim = self._row_shape
         return torch.zeros(self._num_layers, num_rows, capacity_len, head_dim)
 

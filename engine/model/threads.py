@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-# Iterations an idle worker spins before it sleeps: about 0.1 ms. A layer is a dozen parallel regions
+# Iterations an idle worker spins before it sleeps, about 0.1 ms. A layer is a dozen regions
 # a few microseconds apart: sleeping between them costs up to 40 us each (half of a decode step),
 # while an idle stage must leave its core to the others.
 SPIN_COUNT = 4000
@@ -17,7 +17,7 @@ SPIN_COUNT = 4000
 def openmp_env(num_threads: int, first_core_idx: int = 0) -> dict[str, str]:
     """Return the environment a computing process must be started with.
 
-    Threads are bound to cores when they take all of them: a process that wakes from a wait otherwise
+    Threads are bound when they take all cores: a process that wakes from a wait otherwise
     finds its worker placed beside its main thread on one core, where each spins out the other's
     time (4 ms of work then take 17). See docs/decisions/0004.
 

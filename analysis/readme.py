@@ -1,0 +1,101 @@
+"""The README's results: `python -m analysis.readme [--check]`.
+
+Guarantees: the block between the two markers is made from the committed experiment's receipts and
+from nothing else; `--check` fails when the README says something else. Must never know a receipt
+that `analysis.load` did not verify.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import pandas as pd
+
+from analysis.effects import ALL_CELLS, ratio_table
+from analysis.load import REPOSITORY, Experiment, find_experiment, jobs_frame, load_experiment
+from analysis.numbers import REFERENCE_ARM
+from engine.errors import LonghaulError, ReceiptError
+
+README = REPOSITORY / "README.md"
+BEGIN = "<!-- results: written by `make tables` -->"
+END = "<!-- end of results -->"
+
+
+def results_block(experiment: Experiment) -> str:
+    """The Markdown between the markers."""
+    plan = experiment.plan
+    jobs = jobs_frame(experiment)
+    arms = [arm for arm in experiment.measured_arms() if arm not in plan.null_pairs]
+    ratios, band = ratio_table(jobs, plan, REFERENCE_ARM, arms)
+    lines = [BEGIN, "", "## What it shows", "", _sentence(experiment, band.low, band.high), ""]
+    shown = [arm for arm in arms if arm != REFERENCE_ARM]
+    heads = [f"{arm}, × {REFERENCE_ARM} [95 %]" for arm in shown]
+    lines.append(f"| cell | {REFERENCE_ARM}, tok/s | {' | '.join(heads)} |")
+    lines.append("|---|---|" + "---|" * len(shown))
+    for cell in [*(row.name for row in plan.cells), ALL_CELLS]:
+        entries = [_entry(ratios, cell, arm) for arm in shown]
+        lines.append(f"| {cell} | {_speed(jobs, cell)} | {' | '.join(entries)} |")
+    return "\n".join([*lines, "", END])
+
+
+def _sentence(experiment: Experiment, low: float, high: float) -> str:
+    plan = experiment.plan
+    identical = sum(
+        receipt.lossless.verdict == "identical" for receipt in experiment.receipts.values()
+    )
+    compared = sum(row.role == "measured" for row in plan.jobs)
+    return (
+        f"Committed experiment `{plan.experiment}`: {plan.reps} repetitions of {len(plan.cells)} "
+        f"cells on profile `{plan.ring.profile}`, {plan.ring.num_stages} stages on one machine, "
+        f"receipt set `{experiment.receipt_set_digest[:16]}`. {identical} of {compared} measured "
+        f"jobs gave exactly the ids of their reference job. Ratios are paired within blocks; "
+        f"ratios of `{REFERENCE_ARM}` to itself lie between {low:.3f} and {high:.3f} (the null "
+        "band). Details: `paper/tables/`, `paper/figures/`."
+    )
+
+
+def _entry(ratios: pd.DataFrame, cell: str, arm: str) -> str:
+    row = ratios[(ratios["cell"] == cell) & (ratios["arm"] == arm)].iloc[0]
+    return f"{row['ratio']:.2f} [{row['low']:.2f}–{row['high']:.2f}]"
+
+
+def _speed(jobs: pd.DataFrame, cell: str) -> str:
+    speeds = jobs[(jobs["arm"] == REFERENCE_ARM) & (jobs["cell"] == cell)]["decode_tok_per_s"]
+    return "" if speeds.empty else f"{speeds.median():.2f}"
+
+
+def with_block(text: str, block: str) -> str:
+    """Replace what stands between the markers.
+
+    Raises:
+        ReceiptError: the markers are not there.
+    """
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ReceiptError(f"README.md lacks the lines {BEGIN!r} and {END!r}")
+    return before + block + after
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write, or check."""
+    parser = argparse.ArgumentParser(prog="python -m analysis.readme", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, fail if it differs")
+    asked = parser.parse_args(arguments)
+    try:
+        text = README.read_text(encoding="utf-8")
+        wanted = with_block(text, results_block(load_experiment(find_experiment())))
+    except LonghaulError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if asked.check and wanted != text:
+        print("README.md differs from its receipts; run: make tables", file=sys.stderr)
+        return 1
+    if not asked.check:
+        README.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
