@@ -35,11 +35,15 @@ class Flight:
         self.frames.append(frame)
         self.in_flight.append(frame)
 
-    def note_sent(self, epoch: int, start: int, num_bytes: int) -> None:
-        """How many bytes a frame took on the wire."""
+    def note_sent(self, epoch: int, start: int, sent_ns: int, num_bytes: int) -> None:
+        """When a frame was handed to its link, and how many bytes it takes on the wire.
+
+        The machine decides on a frame at the time of the event that allows it; what is measured
+        is when it left.
+        """
         for frame in reversed(self.frames):
             if (frame.epoch, frame.start) == (epoch, start):
-                frame.sent_bytes = num_bytes
+                frame.sent_ns, frame.sent_bytes = sent_ns, num_bytes
                 return
 
     def land(self, start: int, num_ids: int, arrival: Arrival) -> Frame:

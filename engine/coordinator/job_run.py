@@ -132,6 +132,7 @@ class JobRun:
             self._on_commit(committed)
 
     def _send_frame(self, action: SendFrame) -> None:
+        sent_ns = time.monotonic_ns()
         num_bytes = self._links.send(
             Verify(
                 job=self._job,
@@ -142,7 +143,7 @@ class JobRun:
                 ids=action.ids,
             )
         )
-        self._machine.flight.note_sent(action.epoch, action.start, num_bytes)
+        self._machine.flight.note_sent(action.epoch, action.start, sent_ns, num_bytes)
 
     def _note_commit(self, action: CommitTokens) -> None:
         since_start_ns = time.monotonic_ns() - self._start_ns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
 import struct
@@ -211,3 +212,13 @@ def test_records_of_the_ring_are_the_machines() -> None:
             assert len(frame.spans) == 3 and frame.received_ns >= frame.sent_ns
             assert frame.received_bytes > 0
             assert replace(frame, spans=()).sent_ns >= 0
+
+
+def test_a_frame_is_stamped_when_it_leaves() -> None:
+    """Catches the time of the decision, which is the last reply's arrival, taken for that of the
+    send: the coordinator's own time would count as the link's."""
+    with OracleRing(2, TRUTH) as ring, ring.session() as session:
+        frames = session.run(request(AR)).frames
+    for earlier, later in itertools.pairwise(frames):
+        assert earlier.received_ns is not None
+        assert later.sent_ns > earlier.received_ns
