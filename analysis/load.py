@@ -88,6 +88,14 @@ def find_experiment(receipts_dir: str | Path = "", experiment: str = DEFAULT_EXP
     return folder
 
 
+def default_out(receipts_dir: str, kind: str) -> Path:
+    """Where products go: into `paper/` for the committed experiment, else into ignored `build/`.
+
+    Drawing one's own receipts must not change committed files.
+    """
+    return REPOSITORY / ("build" if receipts_dir else "paper") / kind
+
+
 def default_key_folders() -> tuple[Path, ...]:
     """The repository's public keys, then this user's own."""
     return (COMMITTED / "keys", longhaul_home() / "keys")

@@ -28,6 +28,8 @@ def results_block(experiment: Experiment) -> str:
     jobs = jobs_frame(experiment)
     arms = [arm for arm in experiment.measured_arms() if arm not in plan.null_pairs]
     ratios, band = ratio_table(jobs, plan, REFERENCE_ARM, arms)
+    if not band.is_established:
+        raise ReceiptError("the README's results need an experiment of at least 4 repetitions")
     lines = [BEGIN, "", "## What it shows", "", _sentence(experiment, band.low, band.high), ""]
     shown = [arm for arm in arms if arm != REFERENCE_ARM]
     heads = [f"{arm}, × {REFERENCE_ARM} [95 %]" for arm in shown]
@@ -41,9 +43,7 @@ def results_block(experiment: Experiment) -> str:
 
 def _sentence(experiment: Experiment, low: float, high: float) -> str:
     plan = experiment.plan
-    identical = sum(
-        receipt.lossless.verdict == "identical" for receipt in experiment.receipts.values()
-    )
+    identical = sum(receipt.lossless.verdict == "identical" for receipt in experiment.receipts)
     compared = sum(row.role == "measured" for row in plan.jobs)
     return (
         f"Committed experiment `{plan.experiment}`: {plan.reps} repetitions of {len(plan.cells)} "

@@ -16,12 +16,17 @@ import pandas as pd
 from rich.console import Console
 
 from analysis.effects import ALL_CELLS, MIN_REPS, NO_VERDICT, NullBand, ratio_table
-from analysis.load import REPOSITORY, Experiment, find_experiment, jobs_frame, load_experiment
+from analysis.load import (
+    Experiment,
+    default_out,
+    find_experiment,
+    jobs_frame,
+    load_experiment,
+)
 from analysis.numbers import REFERENCE_ARM
 from analysis.table_spec import NOTHING, Column, TableSpec, interval, number, text
 from engine.errors import LonghaulError
 
-DEFAULT_OUT = REPOSITORY / "paper" / "tables"
 MIN_WIDTH_COLUMNS = 132  # a narrower terminal would break the numbers in the middle
 
 
@@ -229,7 +234,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m analysis.tables", description=__doc__)
     parser.add_argument("--receipts", default="", help="experiment folder; default: committed")
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
+    parser.add_argument("--out", type=Path, help="default: paper/tables, or build/tables")
     parser.add_argument("--no-write", action="store_true", help="print only")
     options = parser.parse_args(arguments)
     try:
@@ -244,7 +249,7 @@ def main(arguments: list[str] | None = None) -> int:
     for spec in all_tables(experiment):
         spec.show(console)
         if not options.no_write:
-            for path in spec.write(options.out):
+            for path in spec.write(options.out or default_out(options.receipts, "tables")):
                 console.print(f"wrote {path}", soft_wrap=True, highlight=False)
     return 0
 

@@ -26,7 +26,7 @@ from bench.wan.profile import LinkProfile, load_profile
 from engine import defaults
 from engine.cluster.launch import CHECKOUT_DIR, RingSpec
 from engine.cluster.plan import even_plan
-from engine.errors import ConfigError, LonghaulError
+from engine.errors import ConfigError, LonghaulError, ReceiptError
 from engine.model.linear import linear_kernel
 from engine.model.tokenizer import Tokenizer
 from engine.model.weights import ModelFiles, prepare_model
@@ -71,19 +71,34 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _split(text: str | None) -> tuple[str, ...] | None:
+def _split(option: str, text: str | None) -> tuple[str, ...] | None:
+    """Names of a comma-separated option; None if it was not given."""
     if text is None:
         return None
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not names:
+        raise ConfigError(f"{option} names nothing; leave it out, or name at least one")
+    return names
+
+
+def _check_numbers(asked: argparse.Namespace) -> None:
+    for option, value, low in (
+        ("--seed", asked.seed, 0),
+        ("--threads", asked.threads, 0),
+        ("--max-new-tokens", asked.max_new_tokens, 1),
+    ):
+        if value is not None and not low <= value < 2**53:
+            raise ConfigError(f"{option} is {value}; allowed: {low} or more")
 
 
 def _select(asked: argparse.Namespace) -> Selection:
+    _check_numbers(asked)
     experiment = get_experiment(asked.experiment)
     scale = get_scale(experiment, asked.scale)
     selection = Selection(
         experiment=experiment,
-        arms=_split(asked.arms) or experiment.arms,
-        cells=tuple(choose_cells(scale, _split(asked.cells))),
+        arms=_split("--arms", asked.arms) or experiment.arms,
+        cells=tuple(choose_cells(scale, _split("--cells", asked.cells))),
         max_new_tokens=asked.max_new_tokens or scale.max_new_tokens,
         reps=scale.reps if asked.reps is None else asked.reps,
         seed=asked.seed,
@@ -140,9 +155,15 @@ def _make_plan(asked: argparse.Namespace) -> tuple[Plan, LinkProfile, ModelFiles
 
 
 def _same_promise(old: Plan, new: Plan) -> str:
-    """Name the first field in which two plans differ, but for their time; empty if none."""
+    """Name the first field in which two plans differ; empty if none.
+
+    The time does not count, nor do commit and dirty flag: the source digest binds.
+    """
     for name in new.__struct_fields__:
-        if name != "created" and getattr(old, name) != getattr(new, name):
+        ours, theirs = getattr(old, name), getattr(new, name)
+        if name == "build":
+            theirs = msgspec.structs.replace(theirs, commit=ours.commit, dirty=ours.dirty)
+        if name != "created" and ours != theirs:
             return name
     return ""
 
@@ -155,6 +176,7 @@ def _choose_store(asked: argparse.Namespace, plan: Plan, identity: Identity) -> 
     """
     if asked.out is not None:
         store = ExperimentStore(asked.out, identity)
+        store.clean()
         if store.has_plan():
             differing = _same_promise(store.load_plan()[0], plan)
             if differing:
@@ -166,12 +188,24 @@ def _choose_store(asked: argparse.Namespace, plan: Plan, identity: Identity) -> 
     suffix = 1
     while True:
         store = ExperimentStore(OUT_ROOT / f"{plan.experiment}-{asked.scale}-{suffix}", identity)
-        if not store.has_plan():
-            return store
-        unfinished = len(store.load_receipts()) < len(plan.jobs)
-        if unfinished and not _same_promise(store.load_plan()[0], plan):
-            return store
         suffix += 1
+        if not store.folder.exists():
+            return store
+        if _goes_on(store, plan):
+            return store
+
+
+def _goes_on(store: ExperimentStore, plan: Plan) -> bool:
+    """Is this folder the unfinished run of the same plan? Any other folder is left alone."""
+    if not store.has_plan():
+        return False
+    try:
+        if _same_promise(store.load_plan()[0], plan):
+            return False
+        store.clean()
+        return len(store.load_receipts()) < len(plan.jobs)
+    except ReceiptError:  # another key's, another schema's, or damaged: not ours to touch
+        return False
 
 
 def run(asked: argparse.Namespace, console: Console) -> int:
@@ -181,7 +215,6 @@ def run(asked: argparse.Namespace, console: Console) -> int:
     store = _choose_store(asked, plan, identity)
     if store.has_plan():
         plan, plan_digest = store.load_plan()
-        store.clean()
         store.repair_log()
         store.log("resume")
     else:
@@ -238,6 +271,9 @@ def main(arguments: list[str] | None = None) -> int:
             print(explain(path, _keys()))
         return 0
     except LonghaulError as error:
+        console.print(f"error: {error}", markup=False, highlight=False)
+        return 2
+    except OSError as error:
         console.print(f"error: {error}", markup=False, highlight=False)
         return 2
     except KeyboardInterrupt:

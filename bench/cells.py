@@ -129,7 +129,7 @@ def parse_cell(path: Path, prompts_dir: Path = PROMPTS_DIR) -> Cell:
         written = msgspec.toml.decode(path.read_bytes(), type=CellFile)
     except OSError as error:
         raise ConfigError(f"{path.name}: cannot be read: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path.name}: {error}; allowed keys: {', '.join(CellFile.__struct_fields__)}; "
             f"in [[messages]]: {', '.join(MessageEntry.__struct_fields__)}"

@@ -21,6 +21,7 @@ import msgspec
 import psutil
 
 from engine.errors import ConfigError
+from engine.trust.identity import longhaul_home
 
 CHECKOUT_DIR = Path(__file__).resolve().parent.parent
 SOURCE_ROOMS = ("engine", "bench")
@@ -77,15 +78,6 @@ def host_facts() -> HostFacts:
         clock_resolution_ns=max(1, round(time.get_clock_info("monotonic").resolution * 1e9)),
         load_average=f"{psutil.getloadavg()[0]:.2f}",
     )
-
-
-def longhaul_home() -> Path:
-    """Return where Longhaul keeps what belongs to this host: `LONGHAUL_HOME`, else XDG's place."""
-    if home := os.environ.get("LONGHAUL_HOME"):
-        return Path(home)
-    if shared := os.environ.get("XDG_DATA_HOME"):
-        return Path(shared) / "longhaul"
-    return Path.home() / ".local" / "share" / "longhaul"
 
 
 def host_id() -> str:

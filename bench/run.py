@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import psutil
 
+from bench.arms import get_arm
 from bench.cells import Cell, load_cells
 from bench.plan import arm_levers
 from bench.record import JobFacts, Reference, Surroundings, make_receipt
@@ -23,10 +24,11 @@ from bench.wan.profile import LinkProfile
 from engine.cluster.launch import LocalRing, RingSpec
 from engine.coordinator.job import JobRequest, JobResult
 from engine.coordinator.session import Session
-from engine.errors import JobError, LinkClosedError
+from engine.errors import ConfigError, JobError, LinkClosedError
 from engine.model.tokenizer import Tokenizer
 
 NUM_RTT_PROBES = 5
+NOT_THIS_BUILD = ("build_mismatch", "model_mismatch")
 MAX_RING_STARTS = 3  # in a row, without a finished job between them
 
 
@@ -72,7 +74,8 @@ class ExperimentRun:
         self._recipe = recipe
         self._around = around
         self._progress = progress
-        self._references: dict[int, Reference | None] = {}  # by block; None: it failed
+        # By block and numeric configuration; None: that reference failed.
+        self._references: dict[tuple[int, str], Reference | None] = {}
         self._cells: dict[str, Cell] = load_cells()
 
     def remaining(self) -> list[PlannedJobRow]:
@@ -93,19 +96,26 @@ class ExperimentRun:
         while jobs:
             num_starts += 1
             num_before = len(jobs)
-            with self._recipe.make() as ring, ring.session() as session:
-                tokenizer = Tokenizer.load(ring.files)
-                eos_ids = frozenset(ring.files.config.eos_ids)
-                self._measure_links(session)
-                while jobs and session.usable:
-                    self._run_one(jobs.pop(0), session, tokenizer, eos_ids)
+            try:
+                self._run_on_one_ring(jobs)
+            except LinkClosedError as error:
+                self._store.log("ring_lost", detail=str(error))
             if num_before - len(jobs) > 1:
                 num_starts = 0
             if jobs and num_starts >= MAX_RING_STARTS:
                 raise LinkClosedError(
-                    f"the ring broke {num_starts} times in a row; the receipts say how; "
-                    "run the same command again to go on"
+                    f"the ring broke {num_starts} times in a row; the log and the receipts say "
+                    "how; run the same command again to go on"
                 )
+
+    def _run_on_one_ring(self, jobs: list[PlannedJobRow]) -> None:
+        """Bring a ring up and run jobs off the list until it is empty or the ring is lost."""
+        with self._recipe.make() as ring, ring.session() as session:
+            tokenizer = Tokenizer.load(ring.files)
+            eos_ids = frozenset(ring.files.config.eos_ids)
+            self._measure_links(session)
+            while jobs and session.usable:
+                self._run_one(jobs.pop(0), session, tokenizer, eos_ids)
 
     def _run_one(
         self,
@@ -125,18 +135,24 @@ class ExperimentRun:
         )
         self._progress.on_job_start(planned)
         result = self._result_of(facts, session, eos_ids)
-        reference = self._references.get(planned.block_idx)
+        reference = self._references.get(_family(planned.block_idx, planned.arm))
         load = {"load_average": f"{psutil.getloadavg()[0]:.2f}"}  # of the minute that just passed
         around = replace(self._around, host={**self._around.host, **load})
         receipt = make_receipt(around, facts, result, reference)
         receipt_name = self._store.write_receipt(receipt)
         self._note_reference(receipt, receipt_name)
         self._progress.on_job_end(receipt)
+        if receipt.failure is not None and receipt.failure.code in NOT_THIS_BUILD:
+            raise ConfigError(
+                f"{receipt.failure.detail}: files changed under the running ring; its remaining "
+                "jobs would not be the planned ones"
+            )
 
     def _result_of(self, facts: JobFacts, session: Session, eos_ids: frozenset[int]) -> JobResult:
         planned = facts.planned
-        if planned.role != "reference" and self._references.get(planned.block_idx) is None:
-            detail = f"the reference job of block {planned.block_idx} failed"
+        family = _family(planned.block_idx, planned.arm)
+        if planned.role != "reference" and self._references.get(family) is None:
+            detail = f"the {family[1]} reference job of block {planned.block_idx} failed"
             return JobResult(failure=JobError("reference_failed", detail))
         request = JobRequest(
             prompt_ids=facts.prompt_ids, levers=facts.levers, eos_ids=eos_ids, nonce=facts.nonce
@@ -147,7 +163,7 @@ class ExperimentRun:
         if receipt.position.role != "reference":
             return
         usable = receipt.status == "ok"
-        self._references[receipt.position.block_idx] = (
+        self._references[_family(receipt.position.block_idx, receipt.requested.arm)] = (
             Reference(receipt_name, tuple(receipt.output_ids)) if usable else None
         )
 
@@ -166,3 +182,8 @@ class ExperimentRun:
         ]
         self._around = replace(self._around, links=links)
         self._store.log("ring", rtt_ns=[list(rtt_ns) for rtt_ns in rtts])
+
+
+def _family(block_idx: int, arm: str) -> tuple[int, str]:
+    """Jobs that one reference judges: the same block, the same numeric configuration."""
+    return block_idx, get_arm(arm).numeric_config

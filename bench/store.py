@@ -12,7 +12,14 @@ import hashlib
 import json
 from pathlib import Path
 
-from bench.receipt import RECEIPT_ID_LEN, load_signed, receipt_id, signature_path, write_signed
+from bench.receipt import (
+    RECEIPT_ID_LEN,
+    canonical_bytes,
+    load_signed,
+    receipt_id,
+    signature_path,
+    write_signed,
+)
 from bench.schema import Plan, Receipt
 from engine.errors import ConfigError, ReceiptError
 from engine.trust.identity import Identity
@@ -47,8 +54,8 @@ class ExperimentStore:
         return self.folder / "receipts" / f"{job_idx:0{JOB_IDX_DIGITS}d}.json"
 
     def has_plan(self) -> bool:
-        """Was a plan promised here?"""
-        return self.plan_path.exists()
+        """Was a plan promised here? One without a signature was not."""
+        return self.plan_path.exists() and signature_path(self.plan_path).exists()
 
     def write_plan(self, plan: Plan) -> str:
         """Sign and write the plan; returns its digest.
@@ -56,8 +63,11 @@ class ExperimentStore:
         Raises:
             ConfigError: the folder already holds something.
         """
-        if self.folder.exists() and any(self.folder.iterdir()):
+        if self.folder.exists() and any(
+            path.name != "receipts" or any(path.iterdir()) for path in self.folder.iterdir()
+        ):
             raise ConfigError(f"{self.folder} is not empty; choose another --out")
+        canonical_bytes(plan)  # what cannot be written leaves no folder behind
         (self.folder / "receipts").mkdir(parents=True, exist_ok=True)
         digest = write_signed(self.plan_path, plan, self._identity)
         self.log("plan", plan_digest=digest)
@@ -89,17 +99,30 @@ class ExperimentStore:
         """Remove what a killed run left half-written; only signed receipts are finished ones."""
         for path in [*self.folder.glob(".*"), *(self.folder / "receipts").glob(".*")]:
             path.unlink()
+        if self.plan_path.exists() and not self.has_plan():
+            self.plan_path.unlink()
         for path in (self.folder / "receipts").glob("[0-9]*.json"):
             if not path.name.endswith(".sig.json") and not signature_path(path).exists():
                 path.unlink()
 
     def repair_log(self) -> None:
-        """Log the receipt whose job was killed between its signature and its log line."""
-        lines = (self.folder / "log.jsonl").read_text().splitlines()
-        logged = {json.loads(line).get("job_idx") for line in lines}
+        """Log the plan or receipt that was killed between its signature and its log line."""
+        entries = self._read_log()
+        if not any(entry["event"] == "plan" for entry in entries):
+            self.log("plan", plan_digest=self.load_plan()[1])
+        logged = {entry.get("job_idx") for entry in entries}
         for job_idx, (receipt, name) in sorted(self.load_receipts().items()):
             if job_idx not in logged:
                 self.log("job", job_idx=job_idx, receipt_id=name, status=receipt.status)
+
+    def _read_log(self) -> list[dict[str, object]]:
+        """Whole lines of the log; a line torn by a kill is cut off the file."""
+        path = self.folder / "log.jsonl"
+        text = path.read_text() if path.exists() else ""
+        whole, _, torn = text.rpartition("\n")
+        if torn:
+            path.write_text(whole + "\n" if whole else "")
+        return [json.loads(line) for line in whole.splitlines()]
 
     def load_receipts(self) -> dict[int, tuple[Receipt, str]]:
         """Finished jobs: job_idx → (receipt, id).

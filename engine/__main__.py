@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -55,10 +56,11 @@ def _parser() -> argparse.ArgumentParser:
 def _levers(asked: argparse.Namespace) -> Levers:
     params: dict[str, int] = {}
     for entry in asked.param:
-        name, separator, value = entry.partition("=")
-        if not separator or not value.lstrip("-").isdigit():
-            raise ConfigError(f"--param {entry!r}: write NAME=N with a whole number N")
-        params[name] = int(value)
+        name, _, value = entry.partition("=")
+        try:
+            params[name] = int(value)
+        except ValueError:
+            raise ConfigError(f"--param {entry!r}: write NAME=N with a whole number N") from None
     return make_levers(
         policy=asked.policy,
         policy_params=params,
@@ -116,6 +118,8 @@ def generate(asked: argparse.Namespace) -> int:
 
     levers = _levers(asked)
     prompt = _prompt(asked)
+    if "" in asked.stop:
+        raise ConfigError("--stop is empty; every output would end at once")
     emulator = RelayedLinks(load_profile(asked.profile), asked.seed)
     spec = RingSpec(asked.stages, asked.threads, asked.model)
     with LocalRing(spec, emulator) as ring, ring.session() as session:
@@ -153,6 +157,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return prepare(asked) if asked.command == "prepare" else generate(asked)
     except LonghaulError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # whoever read the text has gone; nothing is left to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -34,6 +34,10 @@ class RemoteProtocolError(ProtocolError):
     """A peer sent what it must not; its connection is closed for good."""
 
 
+class UnmatchedReplyError(RemoteProtocolError):
+    """A reply that answers no frame that is due; it decides nothing and is dropped and counted."""
+
+
 class LinkClosedError(LonghaulError):
     """A link ended: the peer closed it, it stalled or it could not be reached."""
 

@@ -22,7 +22,7 @@ from engine.cluster.launch import CHECKOUT_DIR, LocalRing, RingSpec
 from engine.coordinator.generate import Generator
 from engine.coordinator.job import make_levers
 from engine.errors import ConfigError, LonghaulError
-from engine.model.threads import openmp_env
+from engine.model.threads import available_cores, openmp_env
 
 PROMPT = "Explain in plain words why a long network link makes text generation slow."
 
@@ -103,7 +103,7 @@ def main() -> int:
     """Parse and measure."""
     parser = argparse.ArgumentParser(prog="python -m bench.studies.ring_overhead")
     parser.add_argument("--stages", type=int, default=defaults.NUM_STAGES)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=len(available_cores()))
     parser.add_argument("--reps", type=int, default=7)
     parser.add_argument("--new-tokens", type=int, default=48)
     asked = parser.parse_args()

@@ -173,7 +173,7 @@ def _parse(path: Path) -> LinkProfile:
         written = msgspec.toml.decode(path.read_bytes(), type=ProfileFile)
     except OSError as error:
         raise ConfigError(f"{path.name}: cannot be read: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path.name}: {error}; allowed keys: {', '.join(ProfileFile.__struct_fields__)}; "
             f"in [[link]]: {', '.join(LinkEntry.__struct_fields__)}"

@@ -14,6 +14,7 @@ This is not TCP over a long path: there is no congestion window, no slow start a
 from __future__ import annotations
 
 import argparse
+import contextlib
 import selectors
 import signal
 import subprocess
@@ -117,7 +118,8 @@ class RelayProcess:
         if process is None:
             return
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.close()
+        with contextlib.suppress(OSError):  # it ended before it read all of its links
+            process.stdin.close()
         for ask_again in (process.terminate, process.kill):
             try:
                 process.wait(STOP_TIMEOUT_S)

@@ -25,7 +25,7 @@ from engine.cluster.plan import even_plan
 from engine.coordinator.ring_links import Address, RingAddresses
 from engine.coordinator.session import Session
 from engine.errors import ConfigError, LinkClosedError
-from engine.model.threads import openmp_env
+from engine.model.threads import available_cores, openmp_env
 from engine.model.weights import ModelFiles, prepare_model
 from engine.stage.service import StageConfig, StageReady, Successor
 
@@ -64,7 +64,7 @@ class RingSpec:
 
     def num_threads(self) -> int:
         """Threads of each stage, resolved."""
-        return self.threads_per_stage or len(os.sched_getaffinity(0))
+        return self.threads_per_stage or len(available_cores())
 
 
 class LocalRing:
@@ -74,12 +74,14 @@ class LocalRing:
         emulator: stands behind every link of the ring; control links are direct.
 
     Raises:
-        ConfigError: a plan that cannot be.
+        ConfigError: a plan that cannot be, or a stage that says why it cannot start.
         ModelError: the model is missing or damaged.
-        LinkClosedError: a stage did not start; the message says why.
+        LinkClosedError: a stage process ended or said nothing.
     """
 
     def __init__(self, spec: RingSpec, emulator: LinkEmulator | None = None) -> None:
+        if spec.threads_per_stage < 0:
+            raise ConfigError(f"threads is {spec.threads_per_stage}; allowed: 0 (all) or more")
         self.spec = spec
         self.files: ModelFiles = prepare_model(spec.model_path)
         self.layer_plan = even_plan(self.files.config.num_layers, spec.num_stages)

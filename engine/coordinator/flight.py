@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from engine.coordinator.records import Arrival, Frame
-from engine.errors import RemoteProtocolError
+from engine.errors import RemoteProtocolError, UnmatchedReplyError
 
 
 class Flight:
@@ -50,11 +50,12 @@ class Flight:
         """The reply to the frame next due has come.
 
         Raises:
-            RemoteProtocolError: no such frame is due, or the number of ids is not what it asks.
+            UnmatchedReplyError: no such frame is due.
+            RemoteProtocolError: the number of ids is not what the frame asks for.
         """
         frame = self.next_due
         if frame is None or frame.start != start:
-            raise RemoteProtocolError(f"reply for start {start} matches no frame that is due")
+            raise UnmatchedReplyError(f"reply for start {start} matches no frame that is due")
         expected_len = max(0, frame.end - frame.answer_from)
         if num_ids != expected_len:
             raise RemoteProtocolError(
@@ -69,14 +70,14 @@ class Flight:
         """A reply that decides nothing: counted and dropped.
 
         Raises:
-            RemoteProtocolError: no such frame was ever sent, or it was answered before.
+            UnmatchedReplyError: no such frame was ever sent, or it was answered before.
         """
         for frame in self._retired:
             if (frame.epoch, frame.start) == (epoch, start) and frame.received_ns is None:
                 frame.land(arrival)
                 self.stale_replies += 1
                 return
-        raise RemoteProtocolError(f"reply for epoch {epoch} start {start} matches no frame sent")
+        raise UnmatchedReplyError(f"reply for epoch {epoch} start {start} matches no frame sent")
 
     def settle_divergence(self) -> Frame | None:
         """Retire what is in flight after a divergence.

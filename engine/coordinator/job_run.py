@@ -28,7 +28,12 @@ from engine.coordinator.ring_links import Event, RingLinks
 from engine.coordinator.rounds import RoundMachine
 from engine.draft.drafter import Drafter
 from engine.draft.registry import make_drafter
-from engine.errors import JobError, LinkClosedError, RemoteProtocolError
+from engine.errors import (
+    JobError,
+    LinkClosedError,
+    RemoteProtocolError,
+    UnmatchedReplyError,
+)
 from engine.source import engine_source_digest
 from engine.transport.message import (
     Attest,
@@ -108,10 +113,9 @@ class JobRun:
         self._perform(self._machine.start(now_ns))
         while not self._machine.finished:
             event = self._links.next_event(self._machine.next_deadline_ns())
-            if event is None:
-                self._machine.on_timer(time.monotonic_ns())
-            else:
+            if event is not None:
                 self._on_event(event)
+            self._machine.on_timer(time.monotonic_ns())  # also after noise, which must not delay it
 
     def _perform(self, actions: Sequence[Action]) -> None:
         """Execute actions; frames first reach the wire, then the caller hears of tokens."""
@@ -189,10 +193,15 @@ class JobRun:
         if len(self._acks) < self._links.num_stages:
             self._held.append(event)
             return
-        self._replies_len += 1
         spans = tuple(Span(span.queue_ns, span.compute_ns, span.span_ns) for span in reply.spans)
         arrival = Arrival(event.read_ns, event.received.num_bytes, spans)
-        self._perform(self._machine.on_reply(reply.epoch, reply.start, reply.ids, arrival))
+        try:
+            actions = self._machine.on_reply(reply.epoch, reply.start, reply.ids, arrival)
+        except UnmatchedReplyError:
+            self._result.uncorrelated += 1
+            return
+        self._replies_len += 1
+        self._perform(actions)
 
     def _check_acks(self) -> None:
         """Requested must equal observed everywhere, before the first commit."""
@@ -213,7 +222,7 @@ class JobRun:
         deadline_ns = time.monotonic_ns() + int(defaults.REPLY_TIMEOUT_S * 1e9)
         try:
             self._links.send(Attest(job=self._job, epoch=self._machine.epoch + 1))
-            while not self._drained():
+            while self._result.ring_usable and not self._drained():
                 event = self._links.next_event(deadline_ns)
                 if event is None:
                     self._fail_ring("drain_timeout", "the ring did not drain after the job")
@@ -236,7 +245,7 @@ class JobRun:
 
     def _note_failure(self, error: JobError) -> None:
         self._result.failure = self._result.failure or error
-        if error.code == "link_lost":  # said by a stage: frames may be lost, no drain can tell
+        if error.code in ("link_lost", "stage_bug"):  # frames may be lost, no drain can tell
             self._result.ring_usable = False
 
     def _fail_ring(self, code: str, detail: str) -> None:

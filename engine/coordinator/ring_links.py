@@ -17,6 +17,7 @@ from engine.transport.link import Link, dial, read_in_background
 from engine.transport.message import (
     PROTOCOL_VERSION,
     Hello,
+    JobErrorReport,
     Message,
     Noop,
     Probe,
@@ -117,9 +118,12 @@ class RingLinks:
             control.send(ProbeOrder(count=count))
             deadline_ns = time.monotonic_ns() + int(PROBE_TIMEOUT_S * count * 1e9)
             event = self.next_event(deadline_ns)
-            if event is None or not isinstance(event.message, ProbeReport):
+            message = None if event is None else event.message
+            if isinstance(message, JobErrorReport):
+                raise LinkClosedError(f"stage {message.stage_idx}: {message.detail}")
+            if not isinstance(message, ProbeReport):
                 raise LinkClosedError(f"stage {stage_idx} did not report its link's round trips")
-            rtts.append(event.message.rtt_ns)
+            rtts.append(message.rtt_ns)
         return rtts
 
     def close(self) -> None:

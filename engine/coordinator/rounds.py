@@ -120,8 +120,8 @@ class RoundMachine:
         """Apply or drop one reply.
 
         Raises:
-            RemoteProtocolError: it matches no frame in flight, comes out of order or has a wrong
-                number of ids.
+            UnmatchedReplyError: it matches no frame in flight or comes out of order.
+            RemoteProtocolError: it has a wrong number of ids.
         """
         if epoch != self.epoch or self.finished:
             self.flight.land_stale(epoch, start, arrival)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from engine.coordinator.job import JobRequest, JobResult
 from engine.coordinator.job_run import JobRun, OnCommit
 from engine.coordinator.ring_links import RingAddresses, RingLinks
-from engine.errors import JobError, LinkClosedError
+from engine.errors import JobError, LinkClosedError, RemoteProtocolError
 
 
 def _ignore(ids: Sequence[int]) -> None:
@@ -57,8 +57,13 @@ class Session:
         if not request.prompt_ids or needed_len > self._context_len:
             return JobResult(failure=self._does_not_fit(request))
         self._last_job += 1
-        self._links.discard_events()
+        try:
+            num_stray = self._links.discard_events()
+        except (LinkClosedError, RemoteProtocolError) as error:  # a stage went between two jobs
+            self.usable = False
+            return JobResult(failure=JobError("link_lost", str(error)), ring_usable=False)
         result = JobRun(self._links, self._last_job, request, on_commit).execute()
+        result.uncorrelated += num_stray
         self.usable = result.ring_usable
         return result
 

@@ -14,6 +14,13 @@ import os
 SPIN_COUNT = 4000
 
 
+def available_cores() -> list[int]:
+    """Cores this process may run on; all of them where the system cannot say."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
 def openmp_env(num_threads: int, first_core_idx: int = 0) -> dict[str, str]:
     """Return the environment a computing process must be started with.
 
@@ -32,7 +39,7 @@ def openmp_env(num_threads: int, first_core_idx: int = 0) -> dict[str, str]:
         "OMP_WAIT_POLICY": "PASSIVE",
         "GOMP_SPINCOUNT": str(SPIN_COUNT),  # libgomp lets this refine the policy above
     }
-    cores = sorted(os.sched_getaffinity(0))
+    cores = available_cores()
     if 1 < num_threads == len(cores):
         first = first_core_idx % len(cores)
         places = [*cores[first:], *cores[:first]]

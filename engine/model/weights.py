@@ -98,7 +98,7 @@ def prepare_model(path: Path | None = None) -> ModelFiles:
     if is_default and model_digest != DEFAULT_DIGEST:
         raise ModelError(
             f"{gguf_path} has SHA-256 {model_digest}, expected {DEFAULT_DIGEST}: the file is "
-            "altered or cut short; run `make env` to install the model again"
+            "altered or cut short; run: make model"
         )
     cache_path = cache_dir() / f"{model_digest}.f32.v{CACHE_FORMAT}.safetensors"
     config = _read_cache(cache_path, model_digest)
@@ -173,10 +173,10 @@ def _locate(path: Path | None) -> tuple[Path, bool]:
     # find_spec does not run the package's code: only its weights are used
     spec = importlib.util.find_spec(DEFAULT_PACKAGE)
     if spec is None or spec.origin is None:
-        raise ModelError(f"package {DEFAULT_PACKAGE} is not installed; run `make env`")
+        raise ModelError(f"package {DEFAULT_PACKAGE} is not installed; run: make model")
     default = Path(spec.origin).parent / DEFAULT_FILE
     if not default.is_file():
-        raise ModelError(f"{default} is missing; run `make env` to install the model again")
+        raise ModelError(f"{default} is missing; run: make model")
     return default, True
 
 

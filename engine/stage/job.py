@@ -1,8 +1,8 @@
 """What a stage does with the messages of a job. Sans-IO but for the executor's compute.
 
 Guarantees: every verify frame of the current job and epoch that is computed leads to exactly one
-outgoing frame; frames of older jobs or epochs are counted and dropped; a failed job drops its later
-frames but still closes properly. Must never know sockets.
+outgoing frame; frames of an older epoch are counted and dropped, frames of another job dropped; a
+failed job drops its later frames but still closes properly. Must never know sockets.
 """
 
 from __future__ import annotations

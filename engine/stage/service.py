@@ -143,7 +143,7 @@ class StageService:
             if current:
                 del self._links[role]
         if current and role == "onward":
-            self._report_lost(f"forward link lost: {reason}")
+            self._report("link_lost", f"forward link lost: {reason}")
 
     def _dial_onward(self) -> Link:
         assert self._successor.address is not None
@@ -183,7 +183,12 @@ class StageService:
     def _on_control(self, link: Link, received: Received, read_ns: int) -> None:
         """Reader thread of the control link."""
         if isinstance(received.message, ProbeOrder):
-            rtt_ns = self._prober.measure(self._link(self._onward_role), received.message.count)
+            try:
+                onward = self._link(self._onward_role)
+                rtt_ns = self._prober.measure(onward, received.message.count)
+            except LinkClosedError as error:
+                self._report("link_lost", str(error))
+                return
             link.send(ProbeReport(rtt_ns=rtt_ns))
 
     def _handle(self, item: Queued) -> None:
@@ -192,7 +197,10 @@ class StageService:
             for outgoing in self._outgoing(item, message):
                 self._dispatch(outgoing)
         except LinkClosedError as error:
-            self._report_lost(str(error))
+            self._report("link_lost", str(error))
+        except Exception as error:  # a bug ends this process, but not in silence
+            self._report("stage_bug", repr(error))
+            raise
 
     def _outgoing(self, item: Queued, message: Message) -> list[Outgoing]:
         if isinstance(message, Verify):
@@ -200,9 +208,10 @@ class StageService:
                 message, item.received.tensors, item.read_ns, self._queue.is_stale
             )
         if isinstance(message, Reset):
+            outgoing = self._job.on_reset(message)
             if self._onward_role == "onward" and "onward" not in self._links:
                 self._dial_onward()
-            return self._job.on_reset(message)
+            return outgoing
         if isinstance(message, Attest):
             num_dropped = self._queue.take_num_dropped(message.job)
             return self._job.on_attest(message, num_dropped, self._queue.num_pending(message.job))
@@ -214,10 +223,10 @@ class StageService:
         else:
             self._link("control").send(outgoing.message)
 
-    def _report_lost(self, detail: str) -> None:
+    def _report(self, code: str, detail: str) -> None:
         """Tell the coordinator, if it is there to be told."""
         report = JobErrorReport(
-            job=self._job.number, stage_idx=self._stage_idx, code="link_lost", detail=detail
+            job=self._job.number, stage_idx=self._stage_idx, code=code, detail=detail
         )
         try:
             self._link("control").send(report)

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 import torch
 
 from engine.errors import LocalProtocolError, RemoteProtocolError
-from engine.transport.frame import HEADER_LEN, interpret_kind, pack_header_into, unpack_header
+from engine.transport.frame import (
+    HEADER_LEN,
+    MAX_PAYLOAD_LEN,
+    interpret_kind,
+    pack_header_into,
+    unpack_header,
+)
 from engine.transport.message import Message, decode_payload, encode_message_frame
 from engine.transport.seal import FrameOpener, FrameSealer, PlainOpener, PlainSealer
 
@@ -44,8 +50,12 @@ class Connection:
     """Frame reader and writer of one connection; one instance per socket."""
 
     def __init__(
-        self, sealer: FrameSealer | None = None, opener: FrameOpener | None = None
+        self,
+        sealer: FrameSealer | None = None,
+        opener: FrameOpener | None = None,
+        max_payload_len: int = MAX_PAYLOAD_LEN,
     ) -> None:
+        self.max_payload_len = max_payload_len  # of received frames; small for strangers
         self._sealer = sealer or PlainSealer()
         self._opener = opener or PlainOpener()
         self._header = bytearray(HEADER_LEN)
@@ -111,7 +121,7 @@ class Connection:
         if self._payload is None:
             if self._filled_len < HEADER_LEN:
                 return None
-            self._raw_kind, payload_len = unpack_header(self._header)
+            self._raw_kind, payload_len = unpack_header(self._header, self.max_payload_len)
             if not self._opener.protected:
                 interpret_kind(self._raw_kind)
             if payload_len < self._opener.tag_len:

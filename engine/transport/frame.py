@@ -51,7 +51,9 @@ def pack_header_into(buffer: memoryview | bytearray, raw_kind: int, payload_len:
     _HEADER.pack_into(buffer, 0, raw_kind, payload_len)
 
 
-def unpack_header(header: bytes | bytearray | memoryview) -> tuple[int, int]:
+def unpack_header(
+    header: bytes | bytearray | memoryview, max_payload_len: int = MAX_PAYLOAD_LEN
+) -> tuple[int, int]:
     """Read (raw kind, payload length); the kind is not interpreted here.
 
     A protected connection interprets the kind only after the payload authenticates.
@@ -60,9 +62,9 @@ def unpack_header(header: bytes | bytearray | memoryview) -> tuple[int, int]:
         RemoteProtocolError: the length is over the limit.
     """
     raw_kind, payload_len = _HEADER.unpack(header)
-    if payload_len > MAX_PAYLOAD_LEN:
+    if payload_len > max_payload_len:
         raise RemoteProtocolError(
-            f"peer announced a payload of {payload_len} bytes; the limit is {MAX_PAYLOAD_LEN}"
+            f"peer announced a payload of {payload_len} bytes; the limit is {max_payload_len}"
         )
     return raw_kind, payload_len
 

@@ -17,13 +17,17 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from engine.errors import LinkClosedError, RemoteProtocolError
+from engine.errors import LinkClosedError, LocalProtocolError, RemoteProtocolError
 from engine.transport.connection import Connection, Received
+from engine.transport.frame import MAX_PAYLOAD_LEN
 from engine.transport.message import PROTOCOL_VERSION, Hello, HelloAck, Message
 
 MID_FRAME_STALL_S = 60.0  # a frame that has begun must go on
 SEND_PROGRESS_S = 180.0  # a reader that drains nothing for this long is dead
-HANDSHAKE_TIMEOUT_S = 15.0
+HANDSHAKE_TIMEOUT_S = 5.0
+DIALER_PATIENCE_S = 4 * HANDSHAKE_TIMEOUT_S  # a listener may be busy with strangers before us
+HELLO_MAX_LEN = 4096  # bytes that a stranger can make us allocate
+ROLES = ("input", "control", "return")
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 60, 20, 3
 _DIAL_RETRY_S = 0.05
 
@@ -39,7 +43,7 @@ class Link:
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self.peer = peer
         self._sock = sock
-        self._connection = Connection()
+        self._connection = Connection(max_payload_len=HELLO_MAX_LEN)
         self._send_lock = threading.Lock()
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
@@ -55,30 +59,33 @@ class Link:
             LinkClosedError: the connection is gone or the peer drains nothing.
         """
         with self._send_lock:
-            frame = self._connection.send(message, tensors)
             try:
+                frame = self._connection.send(message, tensors)
                 self._sock.sendall(frame)
-            except OSError as error:  # BlockingIOError here is the progress bound (SO_SNDTIMEO)
+            # BlockingIOError (an OSError) is the progress bound SO_SNDTIMEO; LocalProtocolError
+            # says that the reader found garbage and the connection is dead.
+            except (OSError, LocalProtocolError) as error:
                 self.close()
                 raise LinkClosedError(f"sending to {self.peer} failed: {error}") from error
             return len(frame)
 
-    def receive(self, timeout_s: float | None = None) -> Received:
+    def receive(self, deadline_s: float | None = None) -> Received:
         """Wait for one message.
 
         Args:
-            timeout_s: how long the link may stay idle; None waits for ever. A frame that has begun
-                is bounded by `MID_FRAME_STALL_S` in any case.
+            deadline_s: `time.monotonic()` at which to give up, whatever trickles in; None waits
+                for ever while the link is idle, and at most `MID_FRAME_STALL_S` for the next bytes
+                of a frame that has begun.
 
         Raises:
             LinkClosedError: closed by the peer, reset, stalled or timed out.
             RemoteProtocolError: the peer broke the protocol; the link is closed.
         """
         while True:
-            self._wait_readable(timeout_s)
+            self._wait_readable(deadline_s)
             try:
                 size = self._sock.recv_into(self._connection.receive_view())
-            except OSError as error:
+            except (OSError, LocalProtocolError) as error:
                 raise LinkClosedError(f"link to {self.peer} failed: {error}") from error
             if size == 0:
                 raise LinkClosedError(f"{self.peer} closed its link")
@@ -90,21 +97,27 @@ class Link:
             if received is not None:
                 return received
 
+    def welcome(self) -> None:
+        """The peer has introduced itself: frames of full size are allowed from now on."""
+        self._connection.max_payload_len = MAX_PAYLOAD_LEN
+
     def close(self) -> None:
         """Close both directions; a thread blocked in `receive` wakes with `LinkClosedError`."""
         with contextlib.suppress(OSError):  # the peer was first
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
-    def _wait_readable(self, timeout_s: float | None) -> None:
-        limit_s = MID_FRAME_STALL_S if self._connection.mid_frame else timeout_s
+    def _wait_readable(self, deadline_s: float | None) -> None:
+        limit_s = MID_FRAME_STALL_S if self._connection.mid_frame else None
+        if deadline_s is not None:
+            limit_s = max(0.0, deadline_s - time.monotonic())
         try:
             ready = self._poll.poll(None if limit_s is None else limit_s * 1000)
         except (OSError, ValueError) as error:
             raise LinkClosedError(f"link to {self.peer} is closed") from error
         if not ready:
             state = "stalled in the middle of a frame" if self._connection.mid_frame else "silent"
-            raise LinkClosedError(f"{self.peer} was {state} for {limit_s:.0f} s")
+            raise LinkClosedError(f"{self.peer} was {state} too long")
 
 
 class Listener:
@@ -127,7 +140,7 @@ class Listener:
                 raise LinkClosedError("the listener was closed") from error
             link = Link(sock, "an unnamed peer")
             try:
-                hello = link.receive(HANDSHAKE_TIMEOUT_S).message
+                hello = link.receive(time.monotonic() + HANDSHAKE_TIMEOUT_S).message
                 refused = _refusal(hello, cluster_id)
                 link.send(
                     HelloAck(protocol_version=PROTOCOL_VERSION, node_id=node_id, refused=refused)
@@ -139,6 +152,7 @@ class Listener:
                 link.close()
                 continue
             link.peer = hello.node_id
+            link.welcome()
             return link, hello
 
     def close(self) -> None:
@@ -194,8 +208,13 @@ def read_in_background(
 
 
 def _introduce(link: Link, hello: Hello, expected_node_id: str) -> Link:
-    link.send(hello)
-    answer = link.receive(HANDSHAKE_TIMEOUT_S).message
+    try:
+        link.send(hello)
+        answer = link.receive(time.monotonic() + DIALER_PATIENCE_S).message
+    except (LinkClosedError, RemoteProtocolError) as error:
+        link.close()
+        raise LinkClosedError(f"{expected_node_id} did not say hello: {error}") from error
+    link.welcome()
     if not isinstance(answer, HelloAck):
         link.close()
         raise LinkClosedError(f"{expected_node_id} answered hello with {type(answer).__name__}")
@@ -216,6 +235,8 @@ def _refusal(hello: Message, cluster_id: str) -> str:
         return f"protocol version {hello.protocol_version}; this side speaks {PROTOCOL_VERSION}"
     if hello.cluster_id != cluster_id:
         return "another cluster's member"
+    if hello.role not in ROLES:
+        return f"unknown role {hello.role!r}; valid: {', '.join(ROLES)}"
     return ""
 
 

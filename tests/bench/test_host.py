@@ -77,15 +77,6 @@ def test_a_home_that_is_a_file_is_refused(home: Path) -> None:
         host.host_id()
 
 
-def test_home_falls_back_to_the_xdg_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("LONGHAUL_HOME")
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert host.longhaul_home() == tmp_path / "longhaul"
-    monkeypatch.delenv("XDG_DATA_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert host.longhaul_home() == tmp_path / ".local" / "share" / "longhaul"
-
-
 def test_the_source_digest_is_the_same_wherever_the_checkout_lies(tmp_path: Path) -> None:
     one, two = write_checkout(tmp_path / "one"), write_checkout(tmp_path / "two")
     (two / "engine" / "notes.md").write_text("not source")

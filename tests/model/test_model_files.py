@@ -88,14 +88,14 @@ def test_environment_names_the_model(small, monkeypatch) -> None:
 def test_package_missing(monkeypatch) -> None:
     monkeypatch.delenv("LONGHAUL_MODEL", raising=False)
     monkeypatch.setattr(weights, "DEFAULT_PACKAGE", "no_such_package_here")
-    with pytest.raises(ModelError, match="make env"):
+    with pytest.raises(ModelError, match="make model"):
         prepare_model()
 
 
 def test_wrong_digest_of_the_default_model(small) -> None:
     renamed = small.with_name(DEFAULT_FILE)
     small.rename(renamed)
-    with pytest.raises(ModelError, match=r"SHA-256 .* expected .*make env"):
+    with pytest.raises(ModelError, match=r"SHA-256 .* expected .*make model"):
         prepare_model(renamed)
 
 

@@ -6,17 +6,20 @@ import itertools
 import random
 import socket
 import struct
+import threading
+import time
 from dataclasses import replace
 
 import msgspec
 import pytest
-from oracle_ring import CONTEXT_LEN, OracleRing, continuation, repetitive_truth
+from oracle_ring import CLUSTER_ID, CONTEXT_LEN, OracleRing, continuation, repetitive_truth
 
 from engine.coordinator.job import JobRequest, JobResult, make_levers
 from engine.errors import LinkClosedError
-from engine.stage.job import Report
-from engine.transport.frame import MAX_PAYLOAD_LEN
-from engine.transport.message import Levers, ResetAck
+from engine.stage.job import Forward, Report
+from engine.transport.frame import MAX_PAYLOAD_LEN, Kind
+from engine.transport.link import HELLO_MAX_LEN, Listener, dial
+from engine.transport.message import PROTOCOL_VERSION, Hello, Levers, Reply, ResetAck
 
 TRUTH = repetitive_truth(alphabet=13, period=11)
 PROMPT = tuple(TRUTH([0] * (idx + 1)) for idx in range(30))
@@ -222,3 +225,100 @@ def test_a_frame_is_stamped_when_it_leaves() -> None:
     for earlier, later in itertools.pairwise(frames):
         assert earlier.received_ns is not None
         assert later.sent_ns > earlier.received_ns
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_bug_in_a_stage_is_named_not_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches a stage that dies in silence, which looks like a lost network."""
+    with OracleRing(3, TRUTH) as ring, ring.session() as session:
+
+        def broken(*_: object) -> None:
+            raise ZeroDivisionError("planted")
+
+        monkeypatch.setattr(ring.executors[1], "forward", broken)
+        result = session.run(request(AR))
+        assert result.failure is not None
+        assert (result.failure.code, result.failure.stage_idx) == ("stage_bug", 1)
+        assert "planted" in result.failure.detail and not result.ring_usable
+
+
+def test_a_stage_lost_between_jobs_is_a_failed_job() -> None:
+    """Catches an exception that escapes the harness's loop together with the job it had taken."""
+    with OracleRing(2, TRUTH) as ring, ring.session() as session:
+        assert session.run(request(AR)).failure is None
+        ring.services[0].close()
+        deadline = time.monotonic() + 5
+        while session.usable and time.monotonic() < deadline:
+            result = session.run(request(AR))
+        assert result.failure is not None and result.failure.code == "link_lost"
+        assert not session.usable
+
+
+def test_a_silent_stranger_holds_nobody_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches a handshake whose clock a trickle of bytes starts again."""
+    monkeypatch.setattr("engine.transport.link.HANDSHAKE_TIMEOUT_S", 0.3)
+    with OracleRing(2, TRUTH) as ring, socket.create_connection(ring.addresses[0]) as stranger:
+        stranger.sendall(b"\x01")
+        with ring.session() as session:
+            assert session.run(request(AR)).failure is None
+
+
+def test_a_stranger_cannot_make_a_stage_allocate() -> None:
+    """Catches the full frame limit granted before anybody has said who they are."""
+    listener = Listener()
+    received: list[object] = []
+
+    def accept() -> None:
+        try:
+            received.append(listener.accept("stage-0", CLUSTER_ID))
+        except LinkClosedError as error:
+            received.append(error)
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    with socket.create_connection(listener.address) as stranger:
+        stranger.sendall(struct.pack(">BQ", Kind.HELLO, HELLO_MAX_LEN + 1))
+        assert stranger.recv(1) == b"", "the header alone must end it"
+    listener.close()
+    thread.join(timeout=10)
+    assert isinstance(received[0], LinkClosedError)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"protocol_version": PROTOCOL_VERSION + 1}, "protocol version"),
+        ({"cluster_id": "another"}, "another cluster"),
+        ({"role": "onward"}, "unknown role"),
+    ],
+)
+def test_a_peer_that_does_not_belong_is_told_why(change: dict[str, object], why: str) -> None:
+    hello = Hello(
+        protocol_version=PROTOCOL_VERSION, cluster_id=CLUSTER_ID, node_id="x", role="control"
+    )
+    with OracleRing(1, TRUTH) as ring, pytest.raises(LinkClosedError, match=why):
+        dial(ring.addresses[0], msgspec.structs.replace(hello, **change), "stage-0", 5)
+
+
+def test_a_reply_that_answers_nothing_is_dropped_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Catches a reply that matches no frame and is applied, or that costs the ring."""
+    with OracleRing(2, TRUTH) as ring, ring.session() as session:
+        job = ring.services[1]._job
+        honest = job.on_verify
+
+        def chatty(*arguments: object) -> list[object]:
+            outgoing = honest(*arguments)  # type: ignore[arg-type]
+            forged = [
+                Forward(msgspec.structs.replace(item.message, start=item.message.start + 1), {})
+                for item in outgoing
+                if isinstance(item, Forward) and isinstance(item.message, Reply)
+            ]
+            return [*forged, *outgoing]
+
+        monkeypatch.setattr(job, "on_verify", chatty)
+        result = session.run(request(AR))
+        assert result.failure is None
+        assert result.output_ids == continuation(TRUTH, PROMPT, 20, ())
+        assert result.uncorrelated == 20
