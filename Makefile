@@ -59,8 +59,9 @@ check: $(STAMP) ## check the committed experiments, or RECEIPTS=dir, for anythin
 	  $(PYTHON) -m bench check "$${folder%/plan.json}"; done
 
 .PHONY: speed
-speed: $(STAMP) ## compare one process with the transformers library on the same weights
+speed: $(STAMP) ## one process against the transformers library; a ring of four against one process
 	$(PYTHON) -m bench.peers.transformers_speed
+	$(PYTHON) -m bench.studies.ring_overhead
 
 ##@ Evidence (from receipts only: once .venv stands, no model and no network)
 .PHONY: figures
@@ -93,6 +94,6 @@ schema: $(STAMP) ## write receipts/schema from the structs
 	  > receipts/schema/receipt-v1.json
 
 .PHONY: clean
-clean: ## remove build/ and caches; receipts in build/ go too
-	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## remove what can be made again; receipts in build/receipts stay
+	rm -rf build/figures build/tables build/notebooks .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -8,18 +8,23 @@ that `analysis.load` did not verify.
 from __future__ import annotations
 
 import argparse
+import io
 import sys
+from dataclasses import replace
 
 import pandas as pd
+from rich.console import Console
 
 from analysis.effects import ALL_CELLS, ratio_table
 from analysis.load import REPOSITORY, Experiment, find_experiment, jobs_frame, load_experiment
 from analysis.numbers import REFERENCE_ARM
+from analysis.tables import decode_table
 from engine.errors import LonghaulError, ReceiptError
 
 README = REPOSITORY / "README.md"
 BEGIN = "<!-- results: written by `make tables` -->"
 END = "<!-- end of results -->"
+PRINTED_WIDTH = 110
 
 
 def results_block(experiment: Experiment) -> str:
@@ -38,7 +43,18 @@ def results_block(experiment: Experiment) -> str:
     for cell in [*(row.name for row in plan.cells), ALL_CELLS]:
         entries = [_entry(ratios, cell, arm) for arm in shown]
         lines.append(f"| {cell} | {_speed(jobs, cell)} | {' | '.join(entries)} |")
-    return "\n".join([*lines, "", END])
+    lines += ["", "`make bench-decode` prints such a table for every cell; the first one's:", ""]
+    return "\n".join([*lines, "```", *_printed(experiment), "```", "", END])
+
+
+def _printed(experiment: Experiment) -> list[str]:
+    """The decode table as a terminal shows it, down to the end of its first cell."""
+    spec = decode_table(experiment)
+    first = replace(spec, rows=spec.rows[spec.rows["cell"] == spec.rows["cell"].iloc[0]], notes=())
+    console = Console(file=io.StringIO(), width=PRINTED_WIDTH, color_system=None)
+    first.show(console)
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()]
 
 
 def _sentence(experiment: Experiment, low: float, high: float) -> str:

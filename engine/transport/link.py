@@ -82,9 +82,14 @@ class Link:
             RemoteProtocolError: the peer broke the protocol; the link is closed.
         """
         while True:
-            self._wait_readable(deadline_s)
+            if deadline_s is not None:
+                self._wait_readable(deadline_s)
             try:
                 size = self._sock.recv_into(self._connection.receive_view())
+            except BlockingIOError:  # SO_RCVTIMEO: nothing came for MID_FRAME_STALL_S
+                if self._connection.mid_frame:
+                    raise self._too_slow() from None
+                continue
             except (OSError, LocalProtocolError) as error:
                 raise LinkClosedError(f"link to {self.peer} failed: {error}") from error
             if size == 0:
@@ -107,17 +112,18 @@ class Link:
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
-    def _wait_readable(self, deadline_s: float | None) -> None:
-        limit_s = MID_FRAME_STALL_S if self._connection.mid_frame else None
-        if deadline_s is not None:
-            limit_s = max(0.0, deadline_s - time.monotonic())
+    def _wait_readable(self, deadline_s: float) -> None:
+        limit_s = max(0.0, deadline_s - time.monotonic())
         try:
-            ready = self._poll.poll(None if limit_s is None else limit_s * 1000)
+            ready = self._poll.poll(limit_s * 1000)
         except (OSError, ValueError) as error:
             raise LinkClosedError(f"link to {self.peer} is closed") from error
         if not ready:
-            state = "stalled in the middle of a frame" if self._connection.mid_frame else "silent"
-            raise LinkClosedError(f"{self.peer} was {state} too long")
+            raise self._too_slow()
+
+    def _too_slow(self) -> LinkClosedError:
+        state = "stalled in the middle of a frame" if self._connection.mid_frame else "silent"
+        return LinkClosedError(f"{self.peer} was {state} too long")
 
 
 class Listener:
@@ -250,5 +256,10 @@ def _configure(sock: socket.socket) -> None:
     ):
         if hasattr(socket, name):  # not all platforms name all three
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    timeout = struct.pack("ll", int(SEND_PROGRESS_S), 0)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+    # The kernel's own timers: they cost no system call a frame.
+    for option, limit_s in (
+        (socket.SO_SNDTIMEO, SEND_PROGRESS_S),
+        (socket.SO_RCVTIMEO, MID_FRAME_STALL_S),
+    ):
+        timeout = struct.pack("ll", int(limit_s), int(limit_s % 1 * 1e6))
+        sock.setsockopt(socket.SOL_SOCKET, option, timeout)

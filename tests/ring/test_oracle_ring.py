@@ -18,7 +18,7 @@ from engine.coordinator.job import JobRequest, JobResult, make_levers
 from engine.errors import LinkClosedError
 from engine.stage.job import Forward, Report
 from engine.transport.frame import MAX_PAYLOAD_LEN, Kind
-from engine.transport.link import HELLO_MAX_LEN, Listener, dial
+from engine.transport.link import HELLO_MAX_LEN, Link, Listener, dial, read_in_background
 from engine.transport.message import PROTOCOL_VERSION, Hello, Levers, Reply, ResetAck
 
 TRUTH = repetitive_truth(alphabet=13, period=11)
@@ -322,3 +322,20 @@ def test_a_reply_that_answers_nothing_is_dropped_and_counted(
         assert result.failure is None
         assert result.output_ids == continuation(TRUTH, PROMPT, 20, ())
         assert result.uncorrelated == 20
+
+
+def test_a_peer_that_stalls_in_a_frame_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches a reader that waits for ever for the rest of a frame; an idle link may wait."""
+    monkeypatch.setattr("engine.transport.link.MID_FRAME_STALL_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        link = Link(server.accept()[0], "a slow peer")
+    ended: list[Exception] = []
+    thread = read_in_background(link, lambda received, read_ns: None, ended.append)
+    time.sleep(0.7)
+    assert not ended, "an idle link was given up"
+    theirs.send(struct.pack(">BQ", Kind.NOOP, 10))
+    thread.join(timeout=10)
+    assert ended and "stalled in the middle of a frame" in str(ended[0])
+    link.close()
+    theirs.close()
