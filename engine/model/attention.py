@@ -16,22 +16,37 @@ from engine.model.kv_cache import KEY_BLOCK
 MIN_QUERY_ROWS = 4
 
 
-def causal_mask(start: int, num_rows: int, kv_len: int, rows_per_position: int) -> torch.Tensor:
-    """Build the additive mask that every layer of one forward shares.
+class CausalMasks:
+    """Additive masks, cut from one table: a stage that wakes for a frame runs every operation cold,
+    and building a mask took seven of them.
 
     Args:
-        start: absolute position of the first row.
-        num_rows: T, padding included; a padded row may see every key, its output is dropped.
-        kv_len: valid positions in the cache.
+        context_len: positions that may be asked for; a few rows of padding beyond are allowed.
         rows_per_position: query heads per key head; each position has that many adjacent rows.
-
-    Shapes:
-        return: [T * rows_per_position, S], S = `kv_len` rounded up to whole blocks; 0 or -inf
     """
-    num_keys = -(-kv_len // KEY_BLOCK) * KEY_BLOCK
-    positions = torch.arange(start, start + num_rows).repeat_interleave(rows_per_position)
-    mask = torch.zeros(num_rows * rows_per_position, num_keys)
-    return mask.masked_fill_(torch.arange(num_keys) > positions.unsqueeze(1), float("-inf"))
+
+    def __init__(self, context_len: int, rows_per_position: int) -> None:
+        width = (context_len // KEY_BLOCK + 2) * KEY_BLOCK
+        self._rows_per_position = rows_per_position
+        # The mask of position t is `width` zeros and `width` -inf, read from width - 1 - t on.
+        self._step = torch.cat([torch.zeros(width), torch.full((width,), float("-inf"))])
+        offsets = torch.arange(width - 1, -1, -1)
+        self._offsets = offsets.repeat_interleave(rows_per_position)
+
+    def mask(self, start: int, num_rows: int, kv_len: int) -> torch.Tensor:
+        """The mask that every layer of one forward shares.
+
+        Args:
+            start: absolute position of the first row.
+            num_rows: T, padding included; a padded row may see every key, its output is dropped.
+            kv_len: valid positions in the cache.
+
+        Shapes:
+            return: [T * rows_per_position, S], S = `kv_len` rounded up to whole blocks; 0 or -inf
+        """
+        num_keys = -(-kv_len // KEY_BLOCK) * KEY_BLOCK
+        first, last = start * self._rows_per_position, (start + num_rows) * self._rows_per_position
+        return self._step.unfold(0, num_keys, 1)[self._offsets[first:last]]
 
 
 def attention(
@@ -42,7 +57,7 @@ def attention(
     Args:
         queries: rotated queries; heads of one key head are adjacent.
         keys_values: a layer's store, keys first, zero beyond the valid length.
-        mask: from `causal_mask`.
+        mask: from `CausalMasks`.
         num_kv_heads: G.
 
     Shapes:

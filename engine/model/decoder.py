@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from engine.errors import JobError, ModelError
-from engine.model.attention import MIN_QUERY_ROWS, attention, causal_mask
+from engine.model.attention import MIN_QUERY_ROWS, CausalMasks, attention
 from engine.model.config import ModelConfig
 from engine.model.kv_cache import KVCache
 from engine.model.linear import (
@@ -51,7 +51,7 @@ class Decoder:
         self.layer_end = layer_end
         self.kernel = linear_kernel()
         rows_per_position = config.num_heads // config.num_kv_heads
-        self._rows_per_position = rows_per_position
+        self._masks = CausalMasks(config.context_len, rows_per_position)
         # rows below the floor would round differently, so a short call is padded with zero rows
         self._row_floor = max(self.kernel.row_floor, -(-MIN_QUERY_ROWS // rows_per_position))
         self._rotations = _rotations(config)
@@ -126,7 +126,7 @@ class Decoder:
         if num_new == 0:
             return hidden
         rows = self._pad_rows(hidden)
-        mask = causal_mask(start, rows.shape[0], cache.kv_len, self._rows_per_position)
+        mask = self._masks.mask(start, rows.shape[0], cache.kv_len)
         rotations = self._rotations[start : start + rows.shape[0]].unsqueeze(1)
         for layer_idx, layer in enumerate(self._layers):
             rows = self._run_layer(
