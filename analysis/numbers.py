@@ -15,11 +15,17 @@ import msgspec
 import pandas as pd
 
 from analysis.effects import ALL_CELLS, ratio_table
-from analysis.load import REPOSITORY, Experiment, find_experiment, jobs_frame, load_experiment
+from analysis.load import (
+    Experiment,
+    default_out,
+    find_experiment,
+    jobs_frame,
+    load_experiment,
+)
 from engine.errors import LonghaulError
 
-DEFAULT_OUT = REPOSITORY / "paper" / "numbers.json"
 REFERENCE_ARM = "ar"
+NULL_BAND_FORMULA = "outer bootstrap bounds of the central 95 % of null / base, 1 included"
 
 
 class NamedNumber(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +102,11 @@ def _ratio_numbers(experiment: Experiment, jobs: pd.DataFrame, base: str) -> dic
         used = jobs[jobs["arm"].isin([base, band.null_arm])]
         for end in ("low", "high"):
             numbers[f"null_band.{base}.{end}"] = named(
-                getattr(band, end), 3, "ratio", "central 95 % of null / base", _ids(used)
+                getattr(band, end),
+                3,
+                "ratio",
+                NULL_BAND_FORMULA,
+                _ids(used),
             )
     for row in table[table["cell"] == ALL_CELLS].itertuples():
         used = jobs[jobs["arm"].isin([row.arm, base])]
@@ -121,14 +131,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m analysis.numbers", description=__doc__)
     parser.add_argument("--receipts", default="", help="experiment folder; default: committed")
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
+    parser.add_argument("--out", type=Path, help="default: paper/numbers.json, or build/")
     options = parser.parse_args(arguments)
     try:
-        write_numbers(load_experiment(find_experiment(options.receipts)), options.out)
+        out = options.out or default_out(options.receipts, "numbers.json")
+        write_numbers(load_experiment(find_experiment(options.receipts)), out)
     except LonghaulError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"wrote {options.out}")
+    print(f"wrote {out}")
     return 0
 
 

@@ -24,7 +24,7 @@ from engine.errors import LonghaulError, ReceiptError
 README = REPOSITORY / "README.md"
 BEGIN = "<!-- results: written by `make tables` -->"
 END = "<!-- end of results -->"
-PRINTED_WIDTH = 110
+PRINTED_WIDTH = 132
 
 
 def results_block(experiment: Experiment) -> str:
@@ -66,8 +66,9 @@ def _sentence(experiment: Experiment, low: float, high: float) -> str:
         f"cells on profile `{plan.ring.profile}`, {plan.ring.num_stages} stages on one machine, "
         f"receipt set `{experiment.receipt_set_digest[:16]}`. {identical} of {compared} measured "
         f"jobs gave exactly the ids of their reference job. Ratios are paired within blocks; "
-        f"ratios of `{REFERENCE_ARM}` to itself lie between {low:.3f} and {high:.3f} (the null "
-        "band). Details: `paper/tables/`, `paper/figures/`."
+        f"ratios of `{REFERENCE_ARM}` to itself have the null band {low:.3f} … {high:.3f}; "
+        "intervals are bootstraps over the blocks of a cell, so per-cell ones rest on few blocks. "
+        "Details: `paper/tables/`, `paper/figures/`."
     )
 
 

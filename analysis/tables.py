@@ -16,6 +16,7 @@ import pandas as pd
 from rich.console import Console
 
 from analysis.effects import ALL_CELLS, MIN_REPS, NO_VERDICT, NullBand, ratio_table
+from analysis.hypotheses import outcomes
 from analysis.load import (
     Experiment,
     default_out,
@@ -154,9 +155,21 @@ def exclusion_table(experiment: Experiment) -> TableSpec:
     return _spec(experiment, "exclusions", "Jobs not used", rows, columns, [note])
 
 
+def hypothesis_table(experiment: Experiment) -> TableSpec:
+    """What was pre-registered, and what came of it."""
+    columns = (text("hypothesis"), text("measured"), text("outcome"))
+    note = (
+        "The hypotheses stand in the signed plan, written before the first job; the rules are in "
+        "analysis/hypotheses.py. Verdicts of single cells in the other tables are exploratory: "
+        "they are not corrected for their number."
+    )
+    rows = outcomes(experiment)
+    return _spec(experiment, "hypotheses", "Pre-registered hypotheses", rows, columns, [note])
+
+
 def all_tables(experiment: Experiment) -> list[TableSpec]:
     """Every table, in reading order."""
-    makers = (decode_table, base_table, acceptance_table, exclusion_table)
+    makers = (decode_table, base_table, acceptance_table, hypothesis_table, exclusion_table)
     return [maker(experiment) for maker in makers]
 
 

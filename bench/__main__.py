@@ -15,18 +15,19 @@ from rich.console import Console
 
 from bench import host
 from bench.experiments import EXPERIMENTS, choose_cells, get_experiment, get_scale
+from bench.folders import choose_store
 from bench.plan import Selection, check_selection, make_plan
 from bench.progress import RunView
 from bench.record import Surroundings
 from bench.run import ExperimentRun, RingRecipe
 from bench.schema import Build, ModelFacts, Plan, RingConfig
 from bench.show import explain
-from bench.store import ExperimentStore, now_rfc3339
+from bench.store import now_rfc3339
 from bench.wan.profile import LinkProfile, load_profile
 from engine import defaults
 from engine.cluster.launch import CHECKOUT_DIR, RingSpec
 from engine.cluster.plan import even_plan
-from engine.errors import ConfigError, LonghaulError, ReceiptError
+from engine.errors import ConfigError, LonghaulError
 from engine.model.linear import linear_kernel
 from engine.model.tokenizer import Tokenizer
 from engine.model.weights import ModelFiles, prepare_model
@@ -38,7 +39,6 @@ from engine.trust.identity import (
     longhaul_home,
 )
 
-OUT_ROOT = CHECKOUT_DIR / "build" / "receipts"
 COMMITTED_KEYS = CHECKOUT_DIR / "receipts" / "keys"
 BENCH_NICE = 10  # stages yield to the relay, so that links keep time
 
@@ -88,7 +88,7 @@ def _check_numbers(asked: argparse.Namespace) -> None:
         ("--max-new-tokens", asked.max_new_tokens, 1),
     ):
         if value is not None and not low <= value < 2**53:
-            raise ConfigError(f"{option} is {value}; allowed: {low} or more")
+            raise ConfigError(f"{option} is {value}; allowed: {low} to 2^53 - 1")
 
 
 def _select(asked: argparse.Namespace) -> Selection:
@@ -154,71 +154,12 @@ def _make_plan(asked: argparse.Namespace) -> tuple[Plan, LinkProfile, ModelFiles
     return plan, profile, files
 
 
-def _same_promise(old: Plan, new: Plan) -> str:
-    """Name the first field in which two plans differ; empty if none.
-
-    The time does not count, nor do commit and dirty flag: the source digest binds.
-    """
-    for name in new.__struct_fields__:
-        ours, theirs = getattr(old, name), getattr(new, name)
-        if name == "build":
-            theirs = msgspec.structs.replace(theirs, commit=ours.commit, dirty=ours.dirty)
-        if name != "created" and ours != theirs:
-            return name
-    return ""
-
-
-def _choose_store(asked: argparse.Namespace, plan: Plan, identity: Identity) -> ExperimentStore:
-    """The folder to go on in, or a new one.
-
-    Raises:
-        ConfigError: the folder the caller named holds another experiment.
-    """
-    if asked.out is not None:
-        store = ExperimentStore(asked.out, identity)
-        store.clean()
-        if store.has_plan():
-            differing = _same_promise(store.load_plan()[0], plan)
-            if differing:
-                raise ConfigError(
-                    f"{asked.out} holds a run that differs in {differing!r}; to go on with it use "
-                    "the same options and build, or choose another --out"
-                )
-        return store
-    suffix = 1
-    while True:
-        store = ExperimentStore(OUT_ROOT / f"{plan.experiment}-{asked.scale}-{suffix}", identity)
-        suffix += 1
-        if not store.folder.exists():
-            return store
-        if _goes_on(store, plan):
-            return store
-
-
-def _goes_on(store: ExperimentStore, plan: Plan) -> bool:
-    """Is this folder the unfinished run of the same plan? Any other folder is left alone."""
-    if not store.has_plan():
-        return False
-    try:
-        if _same_promise(store.load_plan()[0], plan):
-            return False
-        store.clean()
-        return len(store.load_receipts()) < len(plan.jobs)
-    except ReceiptError:  # another key's, another schema's, or damaged: not ours to touch
-        return False
-
-
 def run(asked: argparse.Namespace, console: Console) -> int:
     """Run an experiment, or what is left of it."""
     plan, profile, _ = _make_plan(asked)
     identity = Identity.load_or_create(longhaul_home() / "keys" / "bench.key")
-    store = _choose_store(asked, plan, identity)
-    if store.has_plan():
-        plan, plan_digest = store.load_plan()
-        store.repair_log()
-        store.log("resume")
-    else:
-        plan_digest = store.write_plan(plan)
+    store = choose_store(plan, identity, asked.out, f"{plan.experiment}-{asked.scale}")
+    plan, plan_digest = store.open_plan(plan)
     around = Surroundings(
         experiment=plan.experiment,
         plan_digest=plan_digest,

@@ -24,6 +24,9 @@ from engine.errors import ReceiptError
 from engine.trust.identity import PublicIdentity, load_public_keys, longhaul_home
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+# Worth telling, but no contradiction: the source digest binds, the commit only informs, and a
+# shallow clone or one's own working tree does not make receipts wrong.
+NOTE_RULES = ("commit",)
 
 
 @dataclass(slots=True)
@@ -172,7 +175,7 @@ def check_experiment(
 
 
 def main(args: list[str]) -> int:
-    """Entry point of `python -m bench check`; 1 if there is a finding."""
+    """Entry point of `python -m bench check`; 1 if there is a finding that is no note."""
     parser = argparse.ArgumentParser(prog="python -m bench check", description=__doc__)
     parser.add_argument("folder", type=Path, help="an experiment: plan.json, receipts/, log.jsonl")
     parser.add_argument("--keys", type=Path, action="append", help="folder of trusted *.pub files")
@@ -183,12 +186,15 @@ def main(args: list[str]) -> int:
     files = ExperimentFiles(options.folder, load_public_keys(*folders))
     inspection = Inspection(files)
     inspection.run(REPOSITORY if (REPOSITORY / ".git").exists() else None)
+    notes = [finding for finding in inspection.findings if finding.rule in NOTE_RULES]
     for finding in inspection.findings:
-        print(finding)
+        print(f"note: {finding}" if finding in notes else finding)
     if inspection.failed:
         print(f"{len(inspection.failed)} failed jobs: {', '.join(inspection.failed)}")
-    print(f"{len(inspection.receipt_ids)} receipts, {len(inspection.findings)} findings")
-    return 1 if inspection.findings else 0
+    num_findings = len(inspection.findings) - len(notes)
+    told = f", {len(notes)} notes" if notes else ""
+    print(f"{len(inspection.receipt_ids)} receipts, {num_findings} findings{told}")
+    return 1 if num_findings else 0
 
 
 def _first_difference(ours: list[int], theirs: list[int]) -> int | None:

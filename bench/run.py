@@ -24,7 +24,7 @@ from bench.wan.profile import LinkProfile
 from engine.cluster.launch import LocalRing, RingSpec
 from engine.coordinator.job import JobRequest, JobResult
 from engine.coordinator.session import Session
-from engine.errors import ConfigError, JobError, LinkClosedError
+from engine.errors import ConfigError, JobError, LinkClosedError, RemoteProtocolError
 from engine.model.tokenizer import Tokenizer
 
 NUM_RTT_PROBES = 5
@@ -77,6 +77,7 @@ class ExperimentRun:
         # By block and numeric configuration; None: that reference failed.
         self._references: dict[tuple[int, str], Reference | None] = {}
         self._cells: dict[str, Cell] = load_cells()
+        self._num_ok = 0
 
     def remaining(self) -> list[PlannedJobRow]:
         """Jobs without a receipt, in order; also learns the references of finished blocks."""
@@ -95,12 +96,12 @@ class ExperimentRun:
         num_starts = 0
         while jobs:
             num_starts += 1
-            num_before = len(jobs)
+            num_ok = self._num_ok
             try:
                 self._run_on_one_ring(jobs)
-            except LinkClosedError as error:
+            except (LinkClosedError, RemoteProtocolError) as error:
                 self._store.log("ring_lost", detail=str(error))
-            if num_before - len(jobs) > 1:
+            if self._num_ok > num_ok:
                 num_starts = 0
             if jobs and num_starts >= MAX_RING_STARTS:
                 raise LinkClosedError(
@@ -115,6 +116,7 @@ class ExperimentRun:
             eos_ids = frozenset(ring.files.config.eos_ids)
             self._measure_links(session)
             while jobs and session.usable:
+                session.check()  # a stage lost between jobs costs none of them
                 self._run_one(jobs.pop(0), session, tokenizer, eos_ids)
 
     def _run_one(
@@ -141,6 +143,7 @@ class ExperimentRun:
         receipt = make_receipt(around, facts, result, reference)
         receipt_name = self._store.write_receipt(receipt)
         self._note_reference(receipt, receipt_name)
+        self._num_ok += receipt.status == "ok"
         self._progress.on_job_end(receipt)
         if receipt.failure is not None and receipt.failure.code in NOT_THIS_BUILD:
             raise ConfigError(

@@ -8,8 +8,11 @@ without a signature (a kill between two writes) is no receipt, and its job runs 
 from __future__ import annotations
 
 import datetime
+import fcntl
 import hashlib
 import json
+import os
+import re
 from pathlib import Path
 
 from bench.receipt import (
@@ -25,6 +28,8 @@ from engine.errors import ConfigError, ReceiptError
 from engine.trust.identity import Identity
 
 JOB_IDX_DIGITS = 4
+_RECEIPT_NAME = re.compile(r"[0-9]{4,}\.json")
+_STAGING_NAME = re.compile(r"\.(plan|[0-9]{4,})(\.sig)?\.json\.[0-9]+")  # of bench.receipt
 
 
 def now_rfc3339() -> str:
@@ -44,6 +49,7 @@ class ExperimentStore:
         self.folder = folder
         self._identity = identity
         self._keys = {identity.key_id: identity.public}
+        self._lock: int | None = None  # descriptor of the locked folder
 
     @property
     def plan_path(self) -> Path:
@@ -57,16 +63,54 @@ class ExperimentStore:
         """Was a plan promised here? One without a signature was not."""
         return self.plan_path.exists() and signature_path(self.plan_path).exists()
 
+    def lock(self) -> None:
+        """Take the folder for this process, until it ends.
+
+        Raises:
+            ConfigError: another run is writing to it.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise ConfigError(f"another run is writing to {self.folder}; wait for it") from None
+        self._lock = descriptor
+
+    def unlock(self) -> None:
+        """Give the folder free; the end of the process does, too."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def check_free(self) -> None:
+        """Raise `ConfigError` unless the folder may become an experiment's: absent or empty."""
+        if self.folder.exists() and any(
+            path.name != "receipts" or any(path.iterdir()) for path in self.folder.iterdir()
+        ):
+            raise ConfigError(f"{self.folder} is not empty; choose another --out")
+
+    def open_plan(self, plan: Plan) -> tuple[Plan, str]:
+        """Promise this plan, or go on with the one that was promised here.
+
+        Returns:
+            The plan in force and its digest.
+        """
+        if not self.has_plan():
+            return plan, self.write_plan(plan)
+        self.clean()
+        self.repair_log()
+        self.log("resume")
+        return self.load_plan()
+
     def write_plan(self, plan: Plan) -> str:
         """Sign and write the plan; returns its digest.
 
         Raises:
             ConfigError: the folder already holds something.
         """
-        if self.folder.exists() and any(
-            path.name != "receipts" or any(path.iterdir()) for path in self.folder.iterdir()
-        ):
-            raise ConfigError(f"{self.folder} is not empty; choose another --out")
+        self.check_free()
         canonical_bytes(plan)  # what cannot be written leaves no folder behind
         (self.folder / "receipts").mkdir(parents=True, exist_ok=True)
         digest = write_signed(self.plan_path, plan, self._identity)
@@ -85,6 +129,8 @@ class ExperimentStore:
     def write_receipt(self, receipt: Receipt) -> str:
         """Sign and write one receipt; returns its id."""
         path = self.receipt_path(receipt.position.job_idx)
+        if signature_path(path).exists():
+            raise ReceiptError(f"{path}: is written already; a receipt is never changed")
         digest = write_signed(path, receipt, self._identity)
         receipt_name = digest[:RECEIPT_ID_LEN]
         self.log(
@@ -96,13 +142,18 @@ class ExperimentStore:
         return receipt_name
 
     def clean(self) -> None:
-        """Remove what a killed run left half-written; only signed receipts are finished ones."""
-        for path in [*self.folder.glob(".*"), *(self.folder / "receipts").glob(".*")]:
-            path.unlink()
-        if self.plan_path.exists() and not self.has_plan():
-            self.plan_path.unlink()
-        for path in (self.folder / "receipts").glob("[0-9]*.json"):
-            if not path.name.endswith(".sig.json") and not signature_path(path).exists():
+        """Remove what a killed run left half-written; only signed receipts are finished ones.
+
+        Only in a folder with a plan, and only files that this class writes.
+        """
+        if not self.has_plan():
+            return
+        receipts = self.folder / "receipts"
+        for path in [*self.folder.iterdir(), *receipts.iterdir()]:
+            if _STAGING_NAME.fullmatch(path.name):
+                path.unlink()
+        for path in receipts.iterdir():
+            if _RECEIPT_NAME.fullmatch(path.name) and not signature_path(path).exists():
                 path.unlink()
 
     def repair_log(self) -> None:
@@ -122,7 +173,10 @@ class ExperimentStore:
         whole, _, torn = text.rpartition("\n")
         if torn:
             path.write_text(whole + "\n" if whole else "")
-        return [json.loads(line) for line in whole.splitlines()]
+        try:
+            return [{"event": "", **json.loads(line)} for line in whole.splitlines()]
+        except (ValueError, TypeError) as error:
+            raise ReceiptError(f"{path}: a line is damaged: {error}") from error
 
     def load_receipts(self) -> dict[int, tuple[Receipt, str]]:
         """Finished jobs: job_idx → (receipt, id).
@@ -131,8 +185,8 @@ class ExperimentStore:
             ReceiptError: a signed receipt is damaged.
         """
         found: dict[int, tuple[Receipt, str]] = {}
-        for path in sorted((self.folder / "receipts").glob("[0-9]*.json")):
-            if path.name.endswith(".sig.json"):
+        for path in sorted((self.folder / "receipts").iterdir()):
+            if not _RECEIPT_NAME.fullmatch(path.name):
                 continue
             receipt, body = load_signed(path, Receipt, self._keys)
             if self.receipt_path(receipt.position.job_idx) != path:

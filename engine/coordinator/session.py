@@ -35,6 +35,7 @@ class Session:
         # Wall-clock milliseconds: a coordinator that replaces another must count on from its jobs.
         self._last_job = time.time_ns() // 1_000_000
         self.usable = True
+        self._num_stray = 0  # messages that came between jobs
 
     def __enter__(self) -> Session:
         return self
@@ -58,14 +59,26 @@ class Session:
             return JobResult(failure=self._does_not_fit(request))
         self._last_job += 1
         try:
-            num_stray = self._links.discard_events()
-        except (LinkClosedError, RemoteProtocolError) as error:  # a stage went between two jobs
+            self.check()
+        except LinkClosedError as error:
             self.usable = False
             return JobResult(failure=JobError("link_lost", str(error)), ring_usable=False)
         result = JobRun(self._links, self._last_job, request, on_commit).execute()
-        result.uncorrelated += num_stray
+        result.uncorrelated += self._num_stray
+        self._num_stray = 0
         self.usable = result.ring_usable
         return result
+
+    def check(self) -> None:
+        """Look for stages lost since the last job; between jobs only.
+
+        Raises:
+            LinkClosedError: one is; bring up a new ring.
+        """
+        try:
+            self._num_stray += self._links.discard_events()
+        except RemoteProtocolError as error:
+            raise LinkClosedError(str(error)) from error
 
     def measure_rtt(self, count: int) -> list[tuple[int, ...]]:
         """Round trips of every link of the ring, ns; only between jobs."""

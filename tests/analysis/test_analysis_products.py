@@ -7,14 +7,18 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import papermill
 import pytest
 
 from analysis import figures, numbers, pair, tables
 from analysis.arm_slots import in_reading_order, slot_of
-from analysis.load import REPOSITORY, load_experiment
+from analysis.effects import NULL_ARM, ratio_table
+from analysis.hypotheses import FAILS, HOLDS, NOT_EVALUATED, outcomes
+from analysis.load import REPOSITORY, jobs_frame, load_experiment
 from engine.errors import ConfigError, ReceiptError
 from tests.analysis.conftest import Invented
 from tests.analysis.experiment_builder import Recipe, build_experiment
@@ -89,7 +93,7 @@ def test_decode_table_states_reps_band_and_lossless_count(invented: Invented) ->
     by_arm = {(row[0], row[1]): row for row in spec.printed()}
     assert by_arm["verbatim-copy", "chain-k16"][5] == "faster"
     assert by_arm["verbatim-copy", "chain-k16"][6] == "4/4"
-    assert by_arm["verbatim-copy", "null-ar"][5].startswith("unresolved")
+    assert by_arm["verbatim-copy", "null-ar"][5] == NULL_ARM
     assert any("Null band (`null-ar` / `ar`, blocks: 8, reps: 4)" in note for note in spec.notes)
 
 
@@ -114,7 +118,10 @@ def test_experiment_without_a_used_job_still_makes_tables(
     shutil.rmtree(folder / "receipts")
     (folder / "receipts").mkdir()
     experiment = load_experiment(folder, invented.key_folders)
-    decode, _, acceptance, exclusions = (spec.printed() for spec in tables.all_tables(experiment))
+    shown = {spec.name: spec.printed() for spec in tables.all_tables(experiment)}
+    decode, acceptance, exclusions = (
+        shown[name] for name in ("decode", "acceptance", "exclusions")
+    )
     assert decode[0] == ["chat", "ar", "—", "—", "—", "—", "0/1"]
     assert len(decode) == len(acceptance) == 6
     assert len(exclusions) == 7
@@ -211,3 +218,30 @@ def test_misspelt_parameter_fails_in_the_runner(invented: Invented, tmp_path: Pa
     with pytest.raises(RuntimeError, match="status 2: error: unknown parameter of acceptance"):
         run_module(invented, "analysis.notebook", "acceptance", "-p", "receipt_dir", "x", *out)
     assert not (tmp_path / "out.ipynb").exists()
+
+
+def test_pre_registered_hypotheses_are_decided_by_the_tables_own_ratios(
+    invented: Invented, tmp_path: Path
+) -> None:
+    """Catches a hypothesis that is dropped once the numbers are in, or judged by another rule."""
+    texts = ["H1: verbatim gains.", "H2: nobody is slower.", "H4: lossless.", "Free text."]
+    recipe = Recipe(reps=4, cells=("verbatim-copy", "chat"))
+    folder = build_experiment(tmp_path / "pre", invented.identity, recipe)
+    experiment = load_experiment(folder, invented.key_folders)
+    plan = msgspec.structs.replace(experiment.plan, experiment="decode", hypotheses=texts)
+    registered = replace(experiment, plan=plan)
+    rows = outcomes(registered).set_index("hypothesis")
+    assert list(rows.index) == texts
+    assert rows.loc["Free text.", "outcome"] == NOT_EVALUATED
+    ratios, _ = ratio_table(jobs_frame(registered), plan, "ar", registered.measured_arms())
+    gains = ratios[(ratios["arm"] == "chain-k8") & (ratios["cell"] == "verbatim-copy")]
+    expected = HOLDS if gains["low"].iloc[0] >= 5 else FAILS
+    assert rows.loc[texts[0], "outcome"] == expected
+    assert f"{gains['ratio'].iloc[0]:.2f}" in rows.loc[texts[0], "measured"]
+    assert rows.loc[texts[2], "outcome"] == HOLDS
+    receipts = list(registered.receipts)
+    receipts[3] = msgspec.structs.replace(receipts[3], status="failed")
+    spoiled = replace(registered, receipts=tuple(receipts))
+    assert outcomes(spoiled).set_index("hypothesis").loc[texts[2], "outcome"] == FAILS
+    one_rep = replace(registered, plan=msgspec.structs.replace(plan, reps=1))
+    assert set(outcomes(one_rep)["outcome"]) == {NOT_EVALUATED}

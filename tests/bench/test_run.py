@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bench.__main__ import main
@@ -20,7 +21,7 @@ from bench.store import ExperimentStore
 from engine.cluster.launch import CHECKOUT_DIR
 from engine.trust.identity import Identity
 
-SMALL = ["--profile", "loopback", "--stages", "1", "--cells", "chat", "--max-new-tokens", "6"]
+SMALL = ["--profile", "loopback", "--stages", "1", "--cells", "chat", "--max-new-tokens", "24"]
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +55,21 @@ def test_an_interrupted_run_goes_on_and_checks_clean(home: Path, tmp_path: Path)
         env={**os.environ, "LONGHAUL_HOME": str(home)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        # A shell's background job ignores SIGINT; the command must not inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    deadline = time.monotonic() + 120
-    while not (folder / "receipts" / "0001.sig.json").exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == 130
+    try:
+        deadline = time.monotonic() + 120
+        while not (folder / "receipts" / "0001.sig.json").exists():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+    finally:
+        process.kill()
+        process.wait()
+    assert psutil.wait_procs(children, timeout=10)[1] == []
     plan_bytes = (folder / "plan.json").read_bytes()
     first = {job: name for job, (_, name) in store(home, folder).load_receipts().items()}
     assert 2 <= len(first) < 7
@@ -78,7 +87,7 @@ def test_an_interrupted_run_goes_on_and_checks_clean(home: Path, tmp_path: Path)
     findings = check_experiment(folder, keys)
     assert [finding for finding in findings if finding.rule != "commit"] == []
 
-    other = bench(home, "run", *SMALL[:-1], "5", "--out", str(folder))
+    other = bench(home, "run", *SMALL[:-1], "23", "--out", str(folder))
     assert other.returncode == 2 and "choose another --out" in other.stderr
 
 
@@ -115,7 +124,7 @@ def test_bad_input_names_what_is_allowed(
     monkeypatch.setenv("LONGHAUL_HOME", str(home))
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.chdir(CHECKOUT_DIR)
-    monkeypatch.setattr("bench.__main__.OUT_ROOT", home / "out")
+    monkeypatch.setattr("bench.folders.OUT_ROOT", home / "out")
     assert main(arguments) != 0
     printed = capsys.readouterr()
     assert named in printed.err + printed.out

@@ -72,9 +72,46 @@ def test_a_plan_without_its_signature_was_never_promised(
     (unfinished.folder / "receipts").mkdir(parents=True)
     unfinished.plan_path.write_bytes(store.plan_path.read_bytes())
     assert not unfinished.has_plan()
-    unfinished.clean()
-    unfinished.write_plan(make_plan())
-    assert unfinished.has_plan()
+    with pytest.raises(ConfigError, match="not empty"):
+        unfinished.open_plan(make_plan())  # it might be somebody's own plan.json
+
+
+def test_what_is_not_ours_is_never_touched(
+    store: ExperimentStore, tmp_path: Path, identity: Identity
+) -> None:
+    """Catches a clean-up that removes files of a folder somebody named by mistake."""
+    foreign = tmp_path / "home"
+    (foreign / "receipts").mkdir(parents=True)
+    names = [".bashrc", ".plan", "plan.json", "receipts/2024.json", "receipts/.0001.json"]
+    for name in names:
+        (foreign / name).write_text("mine")
+    named = ExperimentStore(foreign, identity)
+    with pytest.raises(ConfigError, match="not empty"):
+        named.open_plan(make_plan())
+    named.clean()
+    assert all((foreign / name).read_text() == "mine" for name in names)
+    (store.folder / ".keep").write_text("mine")
+    store.clean()
+    assert (store.folder / ".keep").exists()
+
+
+def test_one_run_at_a_time_writes_a_folder(store: ExperimentStore, identity: Identity) -> None:
+    store.lock()
+    with pytest.raises(ConfigError, match="another run is writing"):
+        ExperimentStore(store.folder, identity).lock()
+
+
+def test_a_receipt_is_written_once(store: ExperimentStore) -> None:
+    receipt, _ = store.load_receipts()[0]
+    with pytest.raises(ReceiptError, match="written already"):
+        store.write_receipt(receipt)
+
+
+def test_a_damaged_log_line_is_named(store: ExperimentStore) -> None:
+    log = store.folder / "log.jsonl"
+    log.write_text(log.read_text() + "\0\0\0\n")
+    with pytest.raises(ReceiptError, match=r"log\.jsonl"):
+        store.repair_log()
 
 
 def test_a_plan_is_never_written_over(store: ExperimentStore) -> None:

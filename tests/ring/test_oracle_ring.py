@@ -16,10 +16,24 @@ from oracle_ring import CLUSTER_ID, CONTEXT_LEN, OracleRing, continuation, repet
 
 from engine.coordinator.job import JobRequest, JobResult, make_levers
 from engine.errors import LinkClosedError
-from engine.stage.job import Forward, Report
+from engine.stage.job import Forward, Report, StageIdentity
 from engine.transport.frame import MAX_PAYLOAD_LEN, Kind
-from engine.transport.link import HELLO_MAX_LEN, Link, Listener, dial, read_in_background
-from engine.transport.message import PROTOCOL_VERSION, Hello, Levers, Reply, ResetAck
+from engine.transport.link import (
+    HANDSHAKE_TIMEOUT_S,
+    HELLO_MAX_LEN,
+    Link,
+    Listener,
+    dial,
+    read_in_background,
+)
+from engine.transport.message import (
+    PROTOCOL_VERSION,
+    Hello,
+    JobErrorReport,
+    Levers,
+    Reply,
+    ResetAck,
+)
 
 TRUTH = repetitive_truth(alphabet=13, period=11)
 PROMPT = tuple(TRUTH([0] * (idx + 1)) for idx in range(30))
@@ -195,6 +209,13 @@ def test_strangers_and_garbage_do_not_disturb_a_stage() -> None:
             with socket.create_connection(ring.addresses[0]) as stranger:
                 stranger.sendall(garbage)
         assert session.run(request(AR)).failure is None
+    # The thread that accepts must have survived them as well.
+    with OracleRing(2, TRUTH) as ring:
+        for garbage in (b"GET / HTTP/1.1\r\n\r\n", struct.pack(">BQ", 99, 0)):
+            with socket.create_connection(ring.addresses[0]) as stranger:
+                stranger.sendall(garbage)
+        with ring.session() as session:
+            assert session.run(request(AR)).failure is None
 
 
 def test_round_trips_of_every_link_are_measured() -> None:
@@ -247,20 +268,42 @@ def test_a_stage_lost_between_jobs_is_a_failed_job() -> None:
     with OracleRing(2, TRUTH) as ring, ring.session() as session:
         assert session.run(request(AR)).failure is None
         ring.services[0].close()
-        deadline = time.monotonic() + 5
-        while session.usable and time.monotonic() < deadline:
-            result = session.run(request(AR))
+        deadline = time.monotonic() + 10
+        with pytest.raises(LinkClosedError):
+            while time.monotonic() < deadline:
+                session.check()
+                time.sleep(0.01)
+    with OracleRing(2, TRUTH) as ring, ring.session() as session:
+        ring.services[0].close()
+        result = session.run(request(AR))
         assert result.failure is not None and result.failure.code == "link_lost"
-        assert not session.usable
+        assert result.output_ids == [] and not session.usable
 
 
 def test_a_silent_stranger_holds_nobody_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Catches a handshake whose clock a trickle of bytes starts again."""
     monkeypatch.setattr("engine.transport.link.HANDSHAKE_TIMEOUT_S", 0.3)
     with OracleRing(2, TRUTH) as ring, socket.create_connection(ring.addresses[0]) as stranger:
-        stranger.sendall(b"\x01")
+        # One byte each 0.1 s: a clock that starts again with every byte would not run out for 20 s.
+        trickle = threading.Thread(
+            target=drip, args=(stranger, struct.pack(">BQ", Kind.HELLO, 4000) + bytes(200))
+        )
+        trickle.start()
+        began_s = time.monotonic()
         with ring.session() as session:
             assert session.run(request(AR)).failure is None
+        assert time.monotonic() - began_s < 10
+    trickle.join(timeout=30)
+    assert not trickle.is_alive()
+
+
+def drip(stranger: socket.socket, body: bytes) -> None:
+    for value in body:
+        try:
+            stranger.send(bytes([value]))
+        except OSError:
+            return  # given up on, as it should be
+        time.sleep(0.1)
 
 
 def test_a_stranger_cannot_make_a_stage_allocate() -> None:
@@ -277,6 +320,8 @@ def test_a_stranger_cannot_make_a_stage_allocate() -> None:
     thread = threading.Thread(target=accept)
     thread.start()
     with socket.create_connection(listener.address) as stranger:
+        # Well before the handshake's own deadline would close it.
+        stranger.settimeout(HANDSHAKE_TIMEOUT_S / 4)
         stranger.sendall(struct.pack(">BQ", Kind.HELLO, HELLO_MAX_LEN + 1))
         assert stranger.recv(1) == b"", "the header alone must end it"
     listener.close()
@@ -339,3 +384,38 @@ def test_a_peer_that_stalls_in_a_frame_is_given_up(monkeypatch: pytest.MonkeyPat
     assert ended and "stalled in the middle of a frame" in str(ended[0])
     link.close()
     theirs.close()
+
+
+def test_another_build_is_refused_before_the_first_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches a ring of two builds, which measures neither."""
+    with OracleRing(2, TRUTH) as ring, ring.session() as session:
+        job = ring.services[1]._job
+        monkeypatch.setattr(job, "_identity", StageIdentity(1, "f" * 64, 1))
+        result = session.run(request(AR))
+        assert result.failure is not None
+        assert (result.failure.code, result.failure.stage_idx) == ("build_mismatch", 1)
+        assert result.output_ids == []
+
+
+def test_another_model_is_refused_before_the_first_commit() -> None:
+    with OracleRing(2, TRUTH) as ring, ring.session() as session:
+        ring.executors[1].model_digest = "1" * 64
+        result = session.run(request(AR))
+        assert result.failure is not None and result.failure.code == "model_mismatch"
+        assert result.output_ids == []
+
+
+def test_only_the_stage_concerned_may_speak_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches an acknowledgement or an error taken from a peer who is not entitled to it."""
+    with OracleRing(2, TRUTH) as ring, ring.session() as session:
+        job = ring.services[1]._job
+        honest = job.on_reset
+
+        def meddling(reset: object) -> list[object]:
+            number = reset.job  # type: ignore[attr-defined]
+            forged = JobErrorReport(job=number, stage_idx=0, code="forged", detail="by stage 1")
+            return [Report(forged), *honest(reset)]  # type: ignore[arg-type]
+
+        monkeypatch.setattr(job, "on_reset", meddling)
+        result = session.run(request(AR))
+        assert result.failure is None and result.uncorrelated == 1

@@ -137,33 +137,44 @@ def test_bad_input_names_what_is_allowed(
     assert printed.startswith("error: ") and named in printed
 
 
-def test_ctrl_c_leaves_no_process() -> None:
-    """Catches stages or relays that outlive their launcher, which a terminal user would not see."""
+def long_generation() -> subprocess.Popen[bytes]:
+    """A command in the middle of decoding."""
     process = subprocess.Popen(
         [sys.executable, "-m", "engine", "generate", "--stages", "2", "--profile", "eu-ring",
          "--max-new-tokens", "400", "--prompt", "Tell a long story."],
-        cwd=CHECKOUT_DIR, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        cwd=CHECKOUT_DIR, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        preexec_fn=take_sigint,
     )  # fmt: skip
     assert process.stdout is not None
-    process.stdout.read(1)  # decoding has begun
+    try:
+        assert process.stdout.read(1)
+    except BaseException:
+        process.kill()
+        raise
+    return process
+
+
+def take_sigint() -> None:
+    """A shell's background job ignores SIGINT; the command under test must not inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_ctrl_c_leaves_no_process() -> None:
+    """Catches stages or relays that outlive their launcher, which a terminal user would not see."""
+    process = long_generation()
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) >= 3  # two stages and a relay
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=30) == 130
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
+    assert process.stdout is not None
     process.stdout.close()
 
 
 def test_a_killed_launcher_takes_its_processes_along() -> None:
     """SIGKILL gives the launcher no chance to clean up; closed pipes must do."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "engine", "generate", "--stages", "2", "--profile", "eu-ring",
-         "--max-new-tokens", "400", "--prompt", "Tell a long story."],
-        cwd=CHECKOUT_DIR, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert process.stdout is not None
-    process.stdout.read(1)
+    process = long_generation()
     children = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, signal.SIGKILL)
     process.wait(timeout=10)
@@ -171,4 +182,5 @@ def test_a_killed_launcher_takes_its_processes_along() -> None:
     while time.monotonic() < deadline and any(child.is_running() for child in children):
         time.sleep(0.1)
     assert not any(child.is_running() for child in children)
+    assert process.stdout is not None
     process.stdout.close()
