@@ -24,7 +24,13 @@ from bench.wan.profile import LinkProfile
 from engine.cluster.launch import LocalRing, RingSpec
 from engine.coordinator.job import JobRequest, JobResult
 from engine.coordinator.session import Session
-from engine.errors import ConfigError, JobError, LinkClosedError, RemoteProtocolError
+from engine.errors import (
+    ConfigError,
+    JobError,
+    LinkClosedError,
+    ReceiptError,
+    RemoteProtocolError,
+)
 from engine.model.tokenizer import Tokenizer
 
 NUM_RTT_PROBES = 5
@@ -80,9 +86,16 @@ class ExperimentRun:
         self._num_ok = 0
 
     def remaining(self) -> list[PlannedJobRow]:
-        """Jobs without a receipt, in order; also learns the references of finished blocks."""
+        """Jobs without a receipt, in order; also learns the references of finished blocks.
+
+        Raises:
+            ReceiptError: a receipt in the folder belongs to another plan.
+        """
         finished = self._store.load_receipts()
         for receipt, receipt_name in finished.values():
+            if receipt.position.plan_digest != self._around.plan_digest:
+                path = self._store.receipt_path(receipt.position.job_idx)
+                raise ReceiptError(f"{path}: belongs to another plan; move it away")
             self._note_reference(receipt, receipt_name)
         return [job for job in self._plan.jobs if job.job_idx not in finished]
 

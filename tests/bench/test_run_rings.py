@@ -13,12 +13,13 @@ from receipt_builder import make_plan
 from bench import folders
 from bench.folders import choose_store
 from bench.plan import job_config
+from bench.receipt import signature_path
 from bench.record import Surroundings
 from bench.run import MAX_RING_STARTS, ExperimentRun, Progress, RingRecipe
 from bench.schema import Plan, Receipt
 from bench.store import ExperimentStore
 from engine.coordinator.job import JobRequest, JobResult, make_levers
-from engine.errors import ConfigError, JobError, LinkClosedError
+from engine.errors import ConfigError, JobError, LinkClosedError, ReceiptError
 from engine.trust.identity import Identity
 
 TRUE_IDS = [7, 8, 9]
@@ -195,6 +196,21 @@ def test_a_run_goes_on_with_the_references_it_has(plan: Plan, store: ExperimentS
     receipts = run(plan, store, rings)
     assert rings.num_jobs == len(plan.jobs) - 2
     assert all(receipt.status == "ok" for receipt in receipts.values())
+
+
+def test_another_plans_receipt_is_refused(plan: Plan, store: ExperimentStore) -> None:
+    """Catches a job that counts as done because another run left its receipt in this folder."""
+    run(plan, store, ScriptedRings(lambda number: answered(TRUE_IDS)))
+    path = store.receipt_path(5)
+    stray = store.load_receipts()[5][0]
+    stray = msgspec.structs.replace(
+        stray, position=msgspec.structs.replace(stray.position, plan_digest="e" * 64)
+    )
+    path.unlink()
+    signature_path(path).unlink()
+    store.write_receipt(stray)
+    with pytest.raises(ReceiptError, match=r"0005\.json: belongs to another plan"):
+        run(plan, store, ScriptedRings(lambda number: answered(TRUE_IDS)))
 
 
 def interrupting(number: int) -> JobResult:
