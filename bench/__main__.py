@@ -177,6 +177,7 @@ def run(asked: argparse.Namespace, console: Console) -> int:
         f"{len(plan.jobs) - num_done} of {len(plan.jobs)} jobs to run on {profile.name}, "
         f"{asked.stages} stages; receipts go to {_shown(store.folder)}",
         highlight=False,
+        soft_wrap=True,
     )
     with RunView(plan, num_done, console) as view:
         ExperimentRun(plan, store, recipe, around, view.callbacks()).execute()
