@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 
+from bench.toml_file import read_named
 from engine.errors import ConfigError, unknown_name
 
 CELLS_DIR = Path(__file__).resolve().parent / "cells"
@@ -125,17 +126,7 @@ def parse_cell(path: Path, prompts_dir: Path = PROMPTS_DIR) -> Cell:
     Raises:
         ConfigError: the file is unreadable or invalid, or names a prompt file that is not there.
     """
-    try:
-        written = msgspec.toml.decode(path.read_bytes(), type=CellFile)
-    except OSError as error:
-        raise ConfigError(f"{path.name}: cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{path.name}: {error}; allowed keys: {', '.join(CellFile.__struct_fields__)}; "
-            f"in [[messages]]: {', '.join(MessageEntry.__struct_fields__)}"
-        ) from error
-    if written.name != path.stem:
-        raise ConfigError(f"{path.name}: name is {written.name!r}, the file says {path.stem!r}")
+    written = read_named(path, CellFile, "messages", MessageEntry)
     return Cell(
         name=written.name,
         kind=written.kind,

@@ -19,8 +19,8 @@ from bench.schema import Plan, PlannedJobRow, Receipt
 class RunView:
     """A context manager around one run.
 
-    The estimate weighs jobs by their token budget and kind: an `ar` job takes a loop a token, a
-    speculating one less; the ratio is learned from the jobs that have finished.
+    The estimate gives a job still to come the mean wall time of the same cell and arm so far, or
+    the mean of all of them where there is none yet.
     """
 
     def __init__(self, plan: Plan, num_done: int, console: Console) -> None:
@@ -81,7 +81,7 @@ class RunView:
         failure = "" if receipt.failure is None else f": {receipt.failure.detail}"
         if not self._console.is_terminal or failure:
             self._console.print(
-                f"[{self._num_done}/{self._num_jobs}] rep {position.rep} {position.cell} "
+                f"[{self._num_done}/{self._num_jobs}] rep {position.rep + 1} {position.cell} "
                 f"{receipt.requested.arm} ({position.role}) {receipt.status}, "
                 f"{len(receipt.output_ids)} tokens, {elapsed_s:.1f} s{failure}{self._eta()}",
                 markup=False,

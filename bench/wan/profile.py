@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from bench.toml_file import read_named
 from engine.defaults import PROFILE
 from engine.errors import ConfigError, unknown_name
 
@@ -169,17 +170,7 @@ def load_profile(name_or_path: str | Path = PROFILE) -> LinkProfile:
 
 
 def _parse(path: Path) -> LinkProfile:
-    try:
-        written = msgspec.toml.decode(path.read_bytes(), type=ProfileFile)
-    except OSError as error:
-        raise ConfigError(f"{path.name}: cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{path.name}: {error}; allowed keys: {', '.join(ProfileFile.__struct_fields__)}; "
-            f"in [[link]]: {', '.join(LinkEntry.__struct_fields__)}"
-        ) from error
-    if written.name != path.stem:
-        raise ConfigError(f"{path.name}: name is {written.name!r}, the file says {path.stem!r}")
+    written = read_named(path, ProfileFile, "link", LinkEntry)
     if (written.loop_ms is None) == (not written.link):
         raise ConfigError(f"{path.name}: give either loop_ms or a list of [[link]], one of the two")
     if written.link and (written.jitter_ms or written.rate_mbit):

@@ -85,7 +85,6 @@ class LocalRing:
         self.spec = spec
         self.files: ModelFiles = prepare_model(spec.model_path)
         self.layer_plan = even_plan(self.files.config.num_layers, spec.num_stages)
-        self.kernel = ""
         self._emulator = emulator or DirectLinks()
         self._cluster_id = secrets.token_hex(8)
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -135,7 +134,6 @@ class LocalRing:
             self._processes.append(self._spawn(stage_idx))
         deadline = time.monotonic() + defaults.START_TIMEOUT_S
         ready = [self._read_ready(idx, deadline) for idx in range(self.spec.num_stages)]
-        self.kernel = ready[0].kernel
         inputs: list[Address] = [("127.0.0.1", stage.port) for stage in ready]
         # The return link is dialled by the coordinator, so it too stands in front of a stage.
         dialled = self._emulator.open([*inputs, inputs[-1]])

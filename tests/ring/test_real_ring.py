@@ -80,6 +80,22 @@ def test_stop_strings_and_context_are_per_job() -> None:
         assert generator.generate(PROMPT, levers=levers).text == whole.text
 
 
+def test_idle_stages_leave_the_cores_alone() -> None:
+    """Catches compute threads that spin while they wait, which would slow every other stage.
+
+    CPU time, not wall time: a loaded machine makes it smaller. One spinning thread would take
+    most of the 2 s; sleeping ones take next to none.
+    """
+    with LocalRing(RingSpec(num_stages=2)) as ring, ring.session() as session:
+        Generator(session, ring.files).generate(PROMPT, levers=make_levers(max_new_tokens=8))
+        stages = [psutil.Process(pid) for pid in ring.pids]
+        time.sleep(0.5)  # spins are a tenth of a millisecond; this is far behind them
+        before_s = sum(sum(stage.cpu_times()[:2]) for stage in stages)
+        time.sleep(2.0)
+        used_s = sum(sum(stage.cpu_times()[:2]) for stage in stages) - before_s
+    assert used_s < 0.1, f"idle stages used {used_s:.2f} s of CPU in 2 s"
+
+
 def test_more_stages_than_layers_is_refused_with_the_range() -> None:
     with pytest.raises(ConfigError, match=r"31 stages; allowed: 1\.\.30"):
         LocalRing(RingSpec(num_stages=31))
