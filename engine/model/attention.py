@@ -1,83 +1,112 @@
 """The one attention of this engine: a token's output has the same bits however it was chunked.
 
-Guarantees: the output for a position depends on its own query and on the keys and values up to it,
-not on which positions share the call nor on how many masked keys follow. Query rows come in at
-least four per key head (below, the batched matmul rounds differently); keys are read up to a
-multiple of 128; probabilities times values is summed block by block from position 0. Nothing else
-in the engine may multiply queries with keys. Never knows about weights, jobs or tokens.
+Guarantees: the output for a position depends on its own query and on the keys and values it sees,
+not on which positions share the call nor on which hidden keys lie before, between or behind them.
+Query rows come in numbers that round alike, see `num_query_rows`. Probabilities times values is
+summed in blocks of 128 keys, aligned to position 0, in their order. Nothing else in the engine may
+multiply queries with keys. Never knows about weights, jobs or tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from engine.model.kv_cache import KEY_BLOCK
+from engine.model.masks import QUERY_BLOCK_ROWS, num_query_rows
+from engine.model.span import KEY_BLOCK
 
-MIN_QUERY_ROWS = 4
-
-
-class CausalMasks:
-    """Additive masks, cut from one table: a stage that wakes for a frame runs every operation cold,
-    and building a mask took seven of them.
-
-    Args:
-        context_len: positions that may be asked for; a few rows of padding beyond are allowed.
-        rows_per_position: query heads per key head; each position has that many adjacent rows.
-    """
-
-    def __init__(self, context_len: int, rows_per_position: int) -> None:
-        width = (context_len // KEY_BLOCK + 2) * KEY_BLOCK
-        self._rows_per_position = rows_per_position
-        # The mask of position t is `width` zeros and `width` -inf, read from width - 1 - t on.
-        self._step = torch.cat([torch.zeros(width), torch.full((width,), float("-inf"))])
-        offsets = torch.arange(width - 1, -1, -1)
-        self._offsets = offsets.repeat_interleave(rows_per_position)
-
-    def mask(self, start: int, num_rows: int, kv_len: int) -> torch.Tensor:
-        """The mask that every layer of one forward shares.
-
-        Args:
-            start: absolute position of the first row.
-            num_rows: T, padding included; a padded row may see every key, its output is dropped.
-            kv_len: valid positions in the cache.
-
-        Shapes:
-            return: [T * rows_per_position, S], S = `kv_len` rounded up to whole blocks; 0 or -inf
-        """
-        num_keys = -(-kv_len // KEY_BLOCK) * KEY_BLOCK
-        first, last = start * self._rows_per_position, (start + num_rows) * self._rows_per_position
-        return self._step.unfold(0, num_keys, 1)[self._offsets[first:last]]
+_NO_MASK = torch.zeros(1, 1, 1)
 
 
 def attention(
-    queries: torch.Tensor, keys_values: torch.Tensor, mask: torch.Tensor, num_kv_heads: int
+    queries: torch.Tensor,
+    keys_values: Sequence[torch.Tensor],
+    masks: Sequence[torch.Tensor | None],
+    scale: float,
 ) -> torch.Tensor:
-    """Attend causally by absolute position.
+    """Attend by absolute position.
 
     Args:
         queries: rotated queries; heads of one key head are adjacent.
-        keys_values: a layer's store, keys first, zero beyond the valid length.
-        mask: from `CausalMasks`.
-        num_kv_heads: G.
+        keys_values: per segment, keys first; whole blocks, every key finite.
+        masks: per segment, from `Masks`.
+        scale: factor of every score.
 
     Shapes:
         queries: [T, N, D]
-        keys_values: [2 G, capacity, D]
-        mask: [T * N / G, S]
+        keys_values: [2 G, S_i, D]
+        masks: [`num_query_rows` of T * N / G, S_i]
         return: [T, N * D]
     """
     num_new, num_heads, head_dim = queries.shape
-    num_rows, num_keys = mask.shape
-    keys = keys_values[:num_kv_heads, :num_keys]
-    values = keys_values[num_kv_heads:]
-    # [T, G, N/G, D] -> [G, T * N/G, D]: repeated keys are never materialised
-    grouped = (num_new, num_kv_heads, num_heads // num_kv_heads, head_dim)
-    rows = queries.view(grouped).transpose(0, 1).reshape(num_kv_heads, num_rows, head_dim)
-    scores = torch.baddbmm(mask, rows, keys.transpose(1, 2), alpha=head_dim**-0.5)
-    probs = torch.softmax(scores, dim=-1)
-    mixed = torch.bmm(probs[:, :, :KEY_BLOCK], values[:, :KEY_BLOCK])
-    for first in range(KEY_BLOCK, num_keys, KEY_BLOCK):
-        block = slice(first, first + KEY_BLOCK)
-        mixed.baddbmm_(probs[:, :, block], values[:, block])
-    by_position = mixed.view(num_kv_heads, num_new, num_heads // num_kv_heads, head_dim)
+    num_kv_heads = keys_values[0].shape[0] // 2
+    rows = _query_rows(queries, num_kv_heads)
+    if rows.shape[1] <= QUERY_BLOCK_ROWS:
+        mixed = _mix(_probs(rows, keys_values, masks, scale), keys_values)
+    else:
+        mixed = torch.empty_like(rows)
+        for first in range(0, rows.shape[1], QUERY_BLOCK_ROWS):
+            block = slice(first, first + QUERY_BLOCK_ROWS)
+            block_masks = [None if mask is None else mask[block] for mask in masks]
+            probs = _probs(rows[:, block], keys_values, block_masks, scale)
+            mixed[:, block] = _mix(probs, keys_values)
+    num_rows = num_new * num_heads // num_kv_heads
+    by_position = mixed[:, :num_rows].view(num_kv_heads, num_new, -1, head_dim)
     return by_position.transpose(0, 1).reshape(num_new, num_heads * head_dim)
+
+
+def _query_rows(queries: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
+    """Bring the rows of one key head together: repeated keys are never materialised.
+
+    Shapes:
+        queries: [T, N, D] -> [G, `num_query_rows` of T * N / G, D]
+    """
+    num_new, num_heads, head_dim = queries.shape
+    grouped = queries.view(num_new, num_kv_heads, -1, head_dim).transpose(0, 1)
+    num_rows = num_new * num_heads // num_kv_heads
+    num_padded = num_query_rows(num_rows, num_kv_heads)
+    if num_padded == num_rows:
+        return grouped.reshape(num_kv_heads, num_rows, head_dim)
+    rows = queries.new_zeros(num_kv_heads, num_padded, head_dim)
+    rows[:, :num_rows].view(grouped.shape).copy_(grouped)
+    return rows
+
+
+def _probs(
+    rows: torch.Tensor,
+    keys_values: Sequence[torch.Tensor],
+    masks: Sequence[torch.Tensor | None],
+    scale: float,
+) -> torch.Tensor:
+    """Softmax over the keys of all segments; a hidden key's probability is exactly 0.
+
+    Shapes:
+        rows: [G, R, D] -> [G, R, sum of S_i]
+    """
+    scores = []
+    for segment, mask in zip(keys_values, masks, strict=True):
+        keys = segment[: rows.shape[0]].transpose(1, 2)
+        if mask is None:
+            scores.append(torch.baddbmm(_NO_MASK, rows, keys, beta=0, alpha=scale))
+        else:
+            scores.append(torch.baddbmm(mask, rows, keys, alpha=scale))
+    return torch.softmax(scores[0] if len(scores) == 1 else torch.cat(scores, -1), dim=-1)
+
+
+def _mix(probs: torch.Tensor, keys_values: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Sum probabilities times values block by block.
+
+    Shapes:
+        probs: [G, R, sum of S_i] -> [G, R, D]
+    """
+    value_blocks = [
+        block
+        for segment in keys_values
+        for block in torch.split(segment[probs.shape[0] :], KEY_BLOCK, dim=1)
+    ]
+    prob_blocks = torch.split(probs, KEY_BLOCK, dim=2)
+    mixed = torch.bmm(prob_blocks[0], value_blocks[0])
+    for block_probs, block in zip(prob_blocks[1:], value_blocks[1:], strict=True):
+        mixed.baddbmm_(block_probs, block)
+    return mixed

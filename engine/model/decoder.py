@@ -7,38 +7,20 @@ sockets, jobs or text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch.nn import functional
 
 from engine.errors import JobError, ModelError
-from engine.model.attention import MIN_QUERY_ROWS, CausalMasks, attention
 from engine.model.config import ModelConfig
+from engine.model.elementwise import rms_norm
 from engine.model.kv_cache import KVCache
-from engine.model.linear import (
-    MAX_ROW_FLOOR,
-    LinearKernel,
-    PackedWeight,
-    linear,
-    linear_add,
-    linear_kernel,
-    pack,
-)
+from engine.model.layer import KindTerms, PackedLayer, pack_layer, run_layer
+from engine.model.linear import MAX_ROW_FLOOR, PackedWeight, linear, linear_kernel, pack
+from engine.model.masks import Masks
+from engine.model.rotary import rotations
 from engine.model.sampling import greedy_ids
-from engine.model.weights import LayerWeights, ModelFiles, StageWeights, load_layers
-
-
-@dataclass(frozen=True, slots=True)
-class PackedLayer:
-    """One layer, ready to run. Maps of one input share a matrix: each call wakes the workers."""
-
-    attention_norm: torch.Tensor
-    query_key_value: PackedWeight
-    attention_output: PackedWeight
-    mlp_norm: torch.Tensor
-    gate_up: PackedWeight
-    down: PackedWeight
+from engine.model.span import NO_LIMITS, CacheLimits, Span
+from engine.model.weights import ModelFiles, StageWeights, load_layers
 
 
 class Decoder:
@@ -50,11 +32,16 @@ class Decoder:
         self.layer_start = layer_start
         self.layer_end = layer_end
         self.kernel = linear_kernel()
-        rows_per_position = config.num_heads // config.num_kv_heads
-        self._masks = CausalMasks(config.context_len, rows_per_position)
+        self.masks = Masks(config.num_heads, config.num_kv_heads)
         # rows below the floor would round differently, so a short call is padded with zero rows
-        self._row_floor = max(self.kernel.row_floor, -(-MIN_QUERY_ROWS // rows_per_position))
-        self._rotations = _rotations(config)
+        self._row_floor = self.kernel.row_floor
+        num_positions = config.context_len + MAX_ROW_FLOOR  # padded rows have positions too
+        self._rotations = {
+            kind: rotations(rope, config.head_dim, num_positions)
+            for kind, rope in (("full", config.rope), ("sliding", config.sliding_rope))
+            if kind in config.layer_kinds[layer_start:layer_end]
+        }
+        self._embedding_scale = config.hidden_size**0.5
         self._layers: tuple[PackedLayer, ...] = ()
         self._embedding: torch.Tensor | None = None
         self._final_norm: torch.Tensor | None = None
@@ -80,9 +67,9 @@ class Decoder:
         """Layers of this stage."""
         return self.layer_end - self.layer_start
 
-    def new_cache(self) -> KVCache:
+    def new_cache(self, limits: CacheLimits = NO_LIMITS) -> KVCache:
         """Make an empty cache for this layer range."""
-        return KVCache(self.config, self.num_layers)
+        return KVCache(self.config, self.layer_start, self.layer_end, limits)
 
     @torch.inference_mode()
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
@@ -99,7 +86,8 @@ class Decoder:
             raise ModelError(f"layers from {self.layer_start} do not embed; only the first stage")
         if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.config.vocab_size:
             raise JobError("bad_token", f"ids must be in [0, {self.config.vocab_size})")
-        return self._embedding[ids]
+        rows = self._embedding[ids]
+        return rows * self._embedding_scale if self.config.family.scales_embedding else rows
 
     @torch.inference_mode()
     def forward(self, hidden: torch.Tensor, start: int, cache: KVCache) -> torch.Tensor:
@@ -114,25 +102,20 @@ class Decoder:
             hidden: [T, H] float32 -> [T, H]
 
         Raises:
-            JobError: `kv_gap` if `start` exceeds the cache, `context_overflow` if it would,
-                `bad_shape` for other hidden states; the cache never counts a refused frame.
+            JobError: as `KVCache.begin`; `bad_shape` for other hidden states. A refused frame
+                leaves the cache as it was.
         """
         num_new = hidden.shape[0]
         if hidden.shape[1:] != (self.config.hidden_size,) or hidden.dtype != torch.float32:
             expected = f"[T, {self.config.hidden_size}] float32"
             raise JobError("bad_shape", f"{expected} wanted, got {hidden.shape} {hidden.dtype}")
-        cache.truncate(start)
-        cache.extend(num_new)
-        if num_new == 0:
+        outputs = [
+            self._run_layers(hidden[span.start - start :][: span.num_new], span, cache)
+            for span in cache.begin(start, num_new)
+        ]
+        if not outputs:
             return hidden
-        rows = self._pad_rows(hidden)
-        mask = self._masks.mask(start, rows.shape[0], cache.kv_len)
-        rotations = self._rotations[start : start + rows.shape[0]].unsqueeze(1)
-        for layer_idx, layer in enumerate(self._layers):
-            rows = self._run_layer(
-                layer, layer_idx, rows, (start, num_new), (rotations, mask), cache
-            )
-        return rows[:num_new]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -146,7 +129,7 @@ class Decoder:
         """
         if self._head is None or self._final_norm is None:
             raise ModelError(f"layers to {self.layer_end} have no head; only the last stage")
-        rows = _rms_norm(self._pad_rows(hidden), self._final_norm, self.config.rms_eps)
+        rows = rms_norm(self._pad_rows(hidden), self._final_norm, self.config.rms_eps)
         return linear(rows, self._head)[: hidden.shape[0]]
 
     def greedy(self, hidden: torch.Tensor) -> list[int]:
@@ -157,86 +140,29 @@ class Decoder:
         """
         return greedy_ids(self.logits(hidden))
 
+    def _run_layers(self, hidden: torch.Tensor, span: Span, cache: KVCache) -> torch.Tensor:
+        rows = self._pad_rows(hidden)
+        terms = {}
+        for kind, view in span.views.items():
+            factors = self._rotations[kind][span.start : span.start + rows.shape[0]].unsqueeze(1)
+            masks = self.masks.of(span, view, rows.shape[0])
+            terms[kind] = KindTerms(view, span.num_new, factors, masks)
+        for layer_idx, layer in enumerate(self._layers):
+            rows = run_layer(layer, layer_idx, rows, terms[layer.kind], cache, self.config)
+        return rows[: span.num_new]
+
     def _pad_rows(self, hidden: torch.Tensor) -> torch.Tensor:
         missing = self._row_floor - hidden.shape[0]
         return hidden if missing <= 0 else functional.pad(hidden, (0, 0, 0, missing))
 
-    def _run_layer(
-        self,
-        layer: PackedLayer,
-        layer_idx: int,
-        rows: torch.Tensor,
-        span: tuple[int, int],
-        position_terms: tuple[torch.Tensor, torch.Tensor],
-        cache: KVCache,
-    ) -> torch.Tensor:
-        config = self.config
-        start, num_new = span
-        rotations, mask = position_terms
-        normed = _rms_norm(rows, layer.attention_norm, config.rms_eps)
-        projected = linear(normed, layer.query_key_value)
-        heads = projected.view(rows.shape[0], -1, config.head_dim)
-        rotated = heads[:, : config.num_heads + config.num_kv_heads]
-        torch.view_as_complex(rotated.unflatten(2, (-1, 2))).mul_(rotations)
-        cache.write(layer_idx, start, heads[:num_new, config.num_heads :])
-        mixed = attention(
-            heads[:, : config.num_heads], cache.layer(layer_idx), mask, config.num_kv_heads
-        )
-        rows = linear_add(mixed, layer.attention_output, rows)
-        normed = _rms_norm(rows, layer.mlp_norm, config.rms_eps)
-        gate, up = linear(normed, layer.gate_up).chunk(2, dim=1)
-        return linear_add(functional.silu(gate).mul_(up), layer.down, rows)
-
     def _take(self, weights: StageWeights) -> None:
         """Pack weights; the memory-mapped originals are dropped, but for the embedding."""
-        self._layers = tuple(self._pack_layer(layer) for layer in weights.layers)
+        kinds = self.config.layer_kinds[self.layer_start : self.layer_end]
+        self._layers = tuple(
+            pack_layer(layer, kind, self.config, self.kernel)
+            for layer, kind in zip(weights.layers, kinds, strict=True)
+        )
         self._embedding = weights.embedding
         self._final_norm = weights.final_norm
         if weights.head is not None:
             self._head = pack(weights.head, self.kernel)
-
-    def _pack_layer(self, layer: LayerWeights) -> PackedLayer:
-        kernel: LinearKernel = self.kernel
-        head_dim = self.config.head_dim
-        fused = torch.cat(
-            [_interleave(layer.query, head_dim), _interleave(layer.key, head_dim), layer.value]
-        )
-        return PackedLayer(
-            attention_norm=layer.attention_norm.clone(),
-            query_key_value=pack(fused, kernel),
-            attention_output=pack(layer.attention_output, kernel),
-            mlp_norm=layer.mlp_norm.clone(),
-            gate_up=pack(torch.cat([layer.gate, layer.up]), kernel),
-            down=pack(layer.down, kernel),
-        )
-
-
-def _rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    return functional.rms_norm(rows, weight.shape, weight, eps)
-
-
-def _interleave(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Put the two halves of every rotary pair side by side, so that one complex product rotates.
-
-    Scores do not change: queries and keys are permuted alike.
-
-    Shapes:
-        weight: [heads * D, H] -> [heads * D, H]
-    """
-    halves = weight.view(-1, 2, head_dim // 2, weight.shape[1])
-    return halves.transpose(1, 2).reshape(weight.shape)
-
-
-def _rotations(config: ModelConfig) -> torch.Tensor:
-    """Tabulate the rotary factors of every position.
-
-    Shapes:
-        return: [context_len and room for padded rows, D/2] complex64
-
-    Source:
-        Rotary embedding: angle of pair i at position t is t * theta^(-2 i / D).
-    """
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
-    frequencies = 1.0 / config.rope_theta**exponents
-    angles = torch.outer(torch.arange(config.context_len + MAX_ROW_FLOOR).float(), frequencies)
-    return torch.complex(angles.cos(), angles.sin())

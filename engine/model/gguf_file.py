@@ -8,61 +8,49 @@ is a `ModelError`. Never knows about caches, digests or where files live.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 
 from engine.errors import ModelError
-from engine.model.config import ModelConfig, config_from_gguf
-
-EMBEDDING = "embedding"
-FINAL_NORM = "final_norm"
-HEAD = "head"
+from engine.model.checkpoint import Checkpoint, Slot, check_tensors
+from engine.model.config import ModelConfig, layer_shapes, layer_tensor_name
+from engine.model.gguf_config import config_from_gguf
+from engine.model.vocabulary import merges_of
 
 _LAYER_TENSORS = {
-    "attn_norm": "attention_norm",
-    "attn_q": "query",
-    "attn_k": "key",
-    "attn_v": "value",
-    "attn_output": "attention_output",
-    "ffn_norm": "mlp_norm",
-    "ffn_gate": "gate",
-    "ffn_up": "up",
-    "ffn_down": "down",
+    "attention_norm": "attn_norm.weight",
+    "query": "attn_q.weight",
+    "key": "attn_k.weight",
+    "value": "attn_v.weight",
+    "query_bias": "attn_q.bias",
+    "key_bias": "attn_k.bias",
+    "value_bias": "attn_v.bias",
+    "query_norm": "attn_q_norm.weight",
+    "key_norm": "attn_k_norm.weight",
+    "attention_output": "attn_output.weight",
+    "attention_post_norm": "post_attention_norm.weight",
+    "mlp_norm": "ffn_norm.weight",
+    "gate": "ffn_gate.weight",
+    "up": "ffn_up.weight",
+    "down": "ffn_down.weight",
+    "mlp_post_norm": "post_ffw_norm.weight",
+    "router": "ffn_gate_inp.weight",
 }
-_OUTER_TENSORS = {
-    "token_embd.weight": EMBEDDING,
-    "output_norm.weight": FINAL_NORM,
-    "output.weight": HEAD,
+_EXPERT_TENSORS = {
+    "gate": "ffn_gate_exps.weight",
+    "up": "ffn_up_exps.weight",
+    "down": "ffn_down_exps.weight",
 }
+_HEAD = "output.weight"
+_ROPE_FACTORS = "rope_freqs.weight"
 _TOKENIZER_PREFIX = "tokenizer."
+_MERGES = "tokenizer.ggml.merges"
+_PERMUTED_ARCHITECTURES = ("llama",)
 
 
-@dataclass(frozen=True, slots=True)
-class GgufModel:
-    """A decoded GGUF file.
-
-    Attributes:
-        config: the decoder's shape.
-        tensors: name to float32 array; matrices are [out, in].
-        tokenizer_fields: every `tokenizer.*` key of the file with its Python value.
-    """
-
-    config: ModelConfig
-    tensors: dict[str, np.ndarray]
-    tokenizer_fields: dict[str, Any]
-
-
-def layer_tensor_name(layer_idx: int, part: str) -> str:
-    """Name one tensor of one layer, such as `layers.3.query`."""
-    return f"layers.{layer_idx}.{part}"
-
-
-def read_gguf(path: Path) -> GgufModel:
+def read_gguf(path: Path) -> Checkpoint:
     """Decode one GGUF file completely.
 
     Args:
@@ -78,41 +66,42 @@ def read_gguf(path: Path) -> GgufModel:
         raise ModelError(f"{path} is not a complete GGUF file: {error}") from error
     metadata = {key: field.contents() for key, field in reader.fields.items()}
     by_name = {tensor.name: tensor for tensor in reader.tensors}
-    config = config_from_gguf(metadata, tied_head="output.weight" not in by_name)
-    tensors = {
-        name: _dequantise(by_name, gguf_name, config)
-        for gguf_name, name in _tensor_names(config).items()
-    }
-    unused = sorted(set(by_name) - set(_tensor_names(config)) - {"rope_freqs.weight"})
-    if unused:
-        raise ModelError(f"{path} holds tensors this engine would ignore: {', '.join(unused[:5])}")
+    factors = tuple(by_name[_ROPE_FACTORS].data.tolist()) if _ROPE_FACTORS in by_name else ()
+    config = config_from_gguf(metadata, tied_head=_HEAD not in by_name, rope_factors=factors)
+    slots = _slots(config)
+    # GGUF writes sizes from the innermost out
+    found = {name: tuple(tensor.shape.tolist()[::-1]) for name, tensor in by_name.items()}
+    check_tensors(str(path), found, slots, config, ignored=[_ROPE_FACTORS])
+    tensors = {slot.name: _dequantise(by_name[name], config) for name, slot in slots.items()}
     fields = {key: value for key, value in metadata.items() if key.startswith(_TOKENIZER_PREFIX)}
-    return GgufModel(config, tensors, fields)
+    if fields.get("tokenizer.ggml.model") == "llama" and _MERGES not in fields:
+        # worked out once, for the cache: a large vocabulary takes seconds
+        fields[_MERGES] = merges_of(
+            fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.scores"]
+        )
+    return Checkpoint(config, tensors, fields)
 
 
-def _tensor_names(config: ModelConfig) -> dict[str, str]:
-    """Map every GGUF tensor name the config needs to this engine's name."""
-    names = dict(_OUTER_TENSORS)
-    if config.tied_head:
-        del names["output.weight"]
+def _slots(config: ModelConfig) -> dict[str, Slot]:
+    """Map every GGUF tensor name the config needs to this engine's."""
+    slots = {"token_embd.weight": Slot("embedding"), "output_norm.weight": Slot("final_norm")}
+    if not config.tied_head:
+        slots[_HEAD] = Slot("head")
+    names = _LAYER_TENSORS | (_EXPERT_TENSORS if config.family.has_experts else {})
     for layer_idx in range(config.num_layers):
-        for gguf_part, part in _LAYER_TENSORS.items():
-            names[f"blk.{layer_idx}.{gguf_part}.weight"] = layer_tensor_name(layer_idx, part)
-    return names
+        for part in layer_shapes(config):
+            slots[f"blk.{layer_idx}.{names[part]}"] = Slot(layer_tensor_name(layer_idx, part))
+    return slots
 
 
-def _dequantise(
-    by_name: Mapping[str, gguf.gguf_reader.ReaderTensor], gguf_name: str, config: ModelConfig
-) -> np.ndarray:
+def _dequantise(tensor: gguf.gguf_reader.ReaderTensor, config: ModelConfig) -> np.ndarray:
     """Return one tensor as contiguous float32 in checkpoint row order."""
-    if gguf_name not in by_name:
-        raise ModelError(f"GGUF file lacks tensor {gguf_name}")
-    tensor = by_name[gguf_name]
     weight = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
-    if gguf_name.endswith("attn_q.weight"):
-        weight = _undo_rotary_permutation(weight, config.num_heads)
-    if gguf_name.endswith("attn_k.weight"):
-        weight = _undo_rotary_permutation(weight, config.num_kv_heads)
+    if config.architecture in _PERMUTED_ARCHITECTURES:
+        if tensor.name.endswith("attn_q.weight"):
+            weight = _undo_rotary_permutation(weight, config.num_heads)
+        if tensor.name.endswith("attn_k.weight"):
+            weight = _undo_rotary_permutation(weight, config.num_kv_heads)
     return np.ascontiguousarray(weight)
 
 

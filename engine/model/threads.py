@@ -1,7 +1,8 @@
-"""How many threads compute, and how they wait.
+"""How many threads compute, how they wait, and what pages they read.
 
-Guarantees: one place decides both. Waiting must be settled in the environment before the process
-starts, because OpenMP reads it once, on load. Never knows what is computed.
+Guarantees: one place decides. Waiting and pages must be settled in the environment before the
+process starts, because OpenMP and the C library read them once, on load. Never knows what is
+computed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ import os
 # a few microseconds apart: sleeping between them costs up to 40 us each (half of a decode step),
 # while an idle stage must leave its core to the others.
 SPIN_COUNT = 4000
+
+# The C library asks for 2 MiB pages: a decode step reads every weight once, and with 4 KiB pages
+# it waits for address translation on each. 5-8 % of a step; see docs/decisions/0009.
+_LARGE_PAGES = "glibc.malloc.hugetlb=1"
 
 
 def available_cores() -> list[int]:
@@ -38,6 +43,7 @@ def openmp_env(num_threads: int, first_core_idx: int = 0) -> dict[str, str]:
         "MKL_NUM_THREADS": str(num_threads),
         "OMP_WAIT_POLICY": "PASSIVE",
         "GOMP_SPINCOUNT": str(SPIN_COUNT),  # libgomp lets this refine the policy above
+        "GLIBC_TUNABLES": _with_large_pages(os.environ.get("GLIBC_TUNABLES", "")),
     }
     cores = available_cores()
     if 1 < num_threads == len(cores):
@@ -46,6 +52,13 @@ def openmp_env(num_threads: int, first_core_idx: int = 0) -> dict[str, str]:
         env["OMP_PLACES"] = ",".join(f"{{{core}}}" for core in places)
         env["OMP_PROC_BIND"] = "true"
     return env
+
+
+def _with_large_pages(tunables: str) -> str:
+    """Keep the caller's tunables, and his choice of pages where he made one."""
+    if "glibc.malloc.hugetlb=" in tunables:
+        return tunables
+    return f"{tunables}:{_LARGE_PAGES}" if tunables else _LARGE_PAGES
 
 
 def set_threads(num_threads: int) -> None:

@@ -1,4 +1,4 @@
-"""Text to token ids and back, from a GGUF's own tokenizer fields.
+"""Text to token ids and back, and messages to text, as the model's own files say.
 
 Guarantees: ids equal those of the model's published tokenizer; streamed pieces joined equal the
 text decoded at once, and no piece ever ends inside a UTF-8 character. Never knows about weights,
@@ -15,14 +15,10 @@ from typing import Any
 
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
-from tokenizers import Tokenizer as BpeTokenizer
 
-from engine.errors import ConfigError, ModelError
+from engine.errors import ConfigError
+from engine.model.vocabulary import build_vocabulary
 from engine.model.weights import ModelFiles, load_tokenizer_json
-
-_CONTROL_TYPE = 3
-_USER_DEFINED_TYPE = 4
 
 _TOOLS_PREAMBLE = (
     "You may call these tools. Each is described by a JSON schema; to call one, answer with a JSON "
@@ -31,35 +27,22 @@ _TOOLS_PREAMBLE = (
 
 
 class Tokenizer:
-    """A byte-level BPE tokenizer with its chat template."""
+    """A vocabulary with its chat template."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
-        """Build from the `tokenizer.*` fields of a GGUF file.
+        """Build from the fields that a checkpoint keeps.
 
         Args:
-            fields: GGUF key to value.
+            fields: GGUF `tokenizer.*` keys, or the texts of a folder's files.
 
         Raises:
-            ModelError: for a tokenizer kind or pre-tokenizer this engine does not know.
+            ModelError: for a tokenizer kind or pre-tokenizer this engine does not know, or if the
+                model has none.
         """
-        self._bpe = _build_bpe(fields)
-        tokens: list[str] = fields["tokenizer.ggml.tokens"]
-        types: list[int] = fields["tokenizer.ggml.token_type"]
-        self.vocab_size = len(tokens)
-        self.special_ids = frozenset(idx for idx, kind in enumerate(types) if kind == _CONTROL_TYPE)
-        self._token_bytes = [
-            text.encode() if kind in (_CONTROL_TYPE, _USER_DEFINED_TYPE) else _bytes_of(text)
-            for text, kind in zip(tokens, types, strict=True)
-        ]
-        bos_id = fields.get("tokenizer.ggml.bos_token_id")
-        adds_bos = fields.get("tokenizer.ggml.add_bos_token", False)
-        self._prefix_ids = [bos_id] if adds_bos and bos_id is not None else []
-        self._names = {
-            "bos_token": _token_text(fields, "bos"),
-            "eos_token": _token_text(fields, "eos"),
-        }
-        self._chat_source: str | None = fields.get("tokenizer.chat_template")
-        self._chat_template = _compile_template(self._chat_source)
+        self._vocabulary = build_vocabulary(fields)
+        self.vocab_size = len(self._vocabulary.token_bytes)
+        self.special_ids = self._vocabulary.special_ids
+        self._chat_template = _compile_template(self._vocabulary.chat_source)
         canonical = json.dumps(fields, sort_keys=True, ensure_ascii=False)
         self.tokenizer_digest = hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -73,16 +56,15 @@ class Tokenizer:
 
         Args:
             text: any string.
-            add_special: prepend what the model file asks for (SmolLM2 asks for nothing).
+            add_special: prepend what the model's files ask for (SmolLM2 asks for nothing).
         """
-        ids = self._bpe.encode(text, add_special_tokens=False).ids
-        return [*self._prefix_ids, *ids] if add_special else ids
+        ids = self._vocabulary.backend.encode(text, add_special_tokens=False).ids
+        return [*self._vocabulary.prefix_ids, *ids] if add_special else ids
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """Join tokens into text; bytes that are no UTF-8 become U+FFFD."""
-        return b"".join(self._bytes_for(idx, skip_special) for idx in ids).decode(
-            "utf-8", errors="replace"
-        )
+        stream = self.stream(skip_special)
+        return stream.push(ids) + stream.finish()
 
     def stream(self, skip_special: bool = True) -> TextStream:
         """Start an incremental decoder for one output."""
@@ -106,14 +88,15 @@ class Tokenizer:
         """
         if self._chat_template is None:
             raise ConfigError("this model has no chat template; send plain text")
-        if tools and "tools" not in (self._chat_source or ""):
+        if tools and "tools" not in (self._vocabulary.chat_source or ""):
             messages, tools = _with_tools_in_system(messages, tools), None
         try:
             return self._chat_template.render(
                 messages=messages,
                 tools=tools,
                 add_generation_prompt=add_generation_prompt,
-                **self._names,
+                bos_token=self._vocabulary.bos_token,
+                eos_token=self._vocabulary.eos_token,
             )
         except (jinja2.TemplateError, TypeError) as error:
             raise ConfigError(f"the chat template refuses these messages: {error}") from error
@@ -127,9 +110,10 @@ class Tokenizer:
         return self.encode(self.render_chat(messages, tools))
 
     def _bytes_for(self, idx: int, skip_special: bool) -> bytes:
-        if skip_special and idx in self.special_ids:
+        # a model may have more ids than its tokenizer has tokens; those say nothing
+        if idx >= self.vocab_size or (skip_special and idx in self.special_ids):
             return b""
-        return self._token_bytes[idx]
+        return self._vocabulary.token_bytes[idx]
 
 
 class TextStream:
@@ -139,72 +123,20 @@ class TextStream:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._drops_space = tokenizer._vocabulary.strips_first_space
 
     def push(self, ids: Iterable[int]) -> str:
         """Take more ids and return the text that is now certain."""
         pieces = (self._tokenizer._bytes_for(idx, self._skip_special) for idx in ids)
-        return self._utf8.decode(b"".join(pieces))
+        text = self._utf8.decode(b"".join(pieces))
+        if self._drops_space and text:
+            self._drops_space = False
+            return text.removeprefix(" ")
+        return text
 
     def finish(self) -> str:
         """Return what an unfinished character at the end decodes to."""
         return self._utf8.decode(b"", final=True)
-
-
-def _build_bpe(fields: Mapping[str, Any]) -> BpeTokenizer:
-    kind = fields.get("tokenizer.ggml.model")
-    if kind != "gpt2":
-        raise ModelError(f"tokenizer kind {kind!r} is not supported; supported: gpt2")
-    tokens: list[str] = fields["tokenizer.ggml.tokens"]
-    types: list[int] = fields["tokenizer.ggml.token_type"]
-    merges = [tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]]
-    vocabulary = {text: idx for idx, text in enumerate(tokens)}
-    bpe = BpeTokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    bpe.pre_tokenizer = _pre_tokenizer(fields.get("tokenizer.ggml.pre"))
-    bpe.decoder = decoders.ByteLevel()
-    added = [
-        AddedToken(text, special=kind == _CONTROL_TYPE, normalized=False)
-        for text, kind in zip(tokens, types, strict=True)
-        if kind in (_CONTROL_TYPE, _USER_DEFINED_TYPE)
-    ]
-    bpe.add_tokens(added)
-    return bpe
-
-
-def _pre_tokenizer(name: str | None) -> pre_tokenizers.PreTokenizer:
-    """Return the splitter a GGUF names; `smollm` is GPT-2's with every digit on its own."""
-    if name == "smollm":
-        return pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Digits(individual_digits=True),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-            ]
-        )
-    raise ModelError(f"pre-tokenizer {name!r} is not supported; supported: smollm")
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """Map each character of the byte-level alphabet to its byte.
-
-    Source:
-        GPT-2: printable Latin-1 stands for itself, the others follow from U+0100 in order.
-    """
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    alphabet = {chr(byte): byte for byte in printable}
-    alphabet.update({chr(256 + idx): byte for idx, byte in enumerate(others)})
-    return alphabet
-
-
-_BYTE_OF = _byte_alphabet()
-
-
-def _bytes_of(text: str) -> bytes:
-    return bytes(_BYTE_OF[char] for char in text)
-
-
-def _token_text(fields: Mapping[str, Any], name: str) -> str:
-    idx = fields.get(f"tokenizer.ggml.{name}_token_id")
-    return "" if idx is None else fields["tokenizer.ggml.tokens"][idx]
 
 
 def _compile_template(source: str | None) -> jinja2.Template | None:

@@ -25,24 +25,40 @@ def rows_of(position: int, num_new: int) -> torch.Tensor:
 @settings(max_examples=40, deadline=None)
 @given(steps=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 300)), max_size=8))
 def test_cache_holds_positions_and_zeros(files, steps) -> None:
-    cache = KVCache(files.config, 1)
+    cache = KVCache(files.config, 0, 1)
     for fraction, num_new in steps:
         start = int(cache.kv_len * fraction)
-        cache.truncate(start)
-        cache.extend(num_new)
-        cache.write(0, start, rows_of(start, num_new))
-    layer = cache.layer(0)
-    expected = torch.arange(cache.capacity_len) + 1.0
-    expected[cache.kv_len :] = 0
-    assert torch.equal(layer, expected.view(1, -1, 1).expand_as(layer))
+        for span in cache.begin(start, num_new):
+            view = span.views["full"]
+            cache.write(0, view, rows_of(span.start, span.num_new))
+            (keys_values,) = cache.read(0, view)
+            expected = torch.arange(keys_values.shape[1]) + 1.0
+            expected[cache.kv_len :] = 0
+            assert torch.equal(keys_values, expected.view(1, -1, 1).expand_as(keys_values))
+
+
+def test_growth_is_amortised(files) -> None:
+    """Capacity doubles, so that a position costs the same however many there are."""
+    cache = KVCache(files.config, 0, 1)
+    capacities_len = set()
+    for start in range(0, files.config.context_len, 64):
+        for _ in cache.begin(start, 64):
+            capacities_len.add(cache.capacity_len)
+    assert len(capacities_len) <= 6
+    assert max(capacities_len) == files.config.context_len
 
 
 def test_gap_is_refused(files) -> None:
-    cache = KVCache(files.config, 1)
-    cache.extend(5)
-    with pytest.raises(JobError) as caught:
-        cache.truncate(6)
-    assert caught.value.code == "kv_gap"
+    cache = KVCache(files.config, 0, 1)
+    list(cache.begin(0, 5))
+    for refused in (
+        lambda: cache.truncate(6),
+        lambda: cache.begin(6, 1),
+        lambda: cache.truncate(-1),
+    ):
+        with pytest.raises(JobError) as caught:
+            refused()
+        assert caught.value.code == "kv_gap"
     assert cache.kv_len == 5
 
 
@@ -59,10 +75,11 @@ def test_overflow_is_one_job_s_error(files) -> None:
     cache = decoder.new_cache()
     hidden = torch.randn(141, config.hidden_size)
     decoder.forward(hidden[:139], 0, cache)
-    with pytest.raises(JobError) as caught:
-        decoder.forward(hidden[:2], 139, cache)
-    assert caught.value.code == "context_overflow"
-    assert cache.kv_len == 139
+    for start in (139, 100):
+        with pytest.raises(JobError, match="context of 140; shorten") as caught:
+            decoder.forward(hidden[: 141 - start], start, cache)
+        assert caught.value.code == "context_overflow"
+        assert cache.kv_len == 139
     assert decoder.forward(hidden[139:140], 139, cache).shape == (1, config.hidden_size)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -13,10 +14,12 @@ import pytest
 import torch
 
 from engine.errors import ModelError
-from engine.model import weights
-from engine.model.config import ModelConfig, config_from_gguf
+from engine.model.config import ModelConfig
+from engine.model.gguf_config import config_from_gguf
 from engine.model.gguf_file import _undo_rotary_permutation
-from engine.model.weights import DEFAULT_FILE, load_layers, prepare_model
+from engine.model.packaged import DEFAULT_MODEL, PACKAGED_MODELS, PackagedModel
+from engine.model.weight_cache import seal_path_of
+from engine.model.weights import load_layers, prepare_model
 
 VOCABULARY = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "a", "b"]
 HIDDEN, NUM_HEADS, NUM_KV_HEADS, MLP = 32, 4, 2, 64
@@ -82,18 +85,65 @@ def test_missing_file(tmp_path) -> None:
 
 def test_environment_names_the_model(small, monkeypatch) -> None:
     monkeypatch.setenv("LONGHAUL_MODEL", str(small))
-    assert prepare_model().gguf_path == small
+    assert prepare_model().source_path == small
 
 
 def test_package_missing(monkeypatch) -> None:
     monkeypatch.delenv("LONGHAUL_MODEL", raising=False)
-    monkeypatch.setattr(weights, "DEFAULT_PACKAGE", "no_such_package_here")
-    with pytest.raises(ModelError, match="make model"):
+    absent = PackagedModel("x.gguf", "0" * 64, (("no_such_package_here", "x.gguf"),), "make model")
+    monkeypatch.setitem(PACKAGED_MODELS, DEFAULT_MODEL, absent)
+    with pytest.raises(ModelError, match=r"no_such_package_here is not installed; run: make model"):
         prepare_model()
 
 
+@pytest.fixture
+def in_parts(small, tmp_path, monkeypatch) -> Path:
+    """A model packaged as three files of two packages; returns the last one."""
+    content = small.read_bytes()
+    cuts = (0, 100, len(content) // 2, len(content))
+    parts = []
+    for idx, package in enumerate(("part_package_one", "part_package_one", "part_package_two")):
+        folder = tmp_path / "site" / package
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "__init__.py").write_text("raise RuntimeError('a package must not be run')")
+        (folder / f"x.part{idx}").write_bytes(content[cuts[idx] : cuts[idx + 1]])
+        parts.append((package, f"x.part{idx}"))
+    digest = hashlib.sha256(content).hexdigest()
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    model = PackagedModel("x.gguf", digest, tuple(parts), "pip install x")
+    monkeypatch.setitem(PACKAGED_MODELS, "in-parts", model)
+    return tmp_path / "site" / "part_package_two" / "x.part2"
+
+
+def test_a_model_in_parts_is_put_together_once(small, in_parts) -> None:
+    files = prepare_model(Path("in-parts"))  # as a command line gives it
+    assert files.source_path.read_bytes() == small.read_bytes()
+    assert files.model_digest == prepare_model(small).model_digest
+    inode = files.source_path.stat().st_ino
+    assert prepare_model("in-parts") == files
+    assert files.source_path.stat().st_ino == inode
+
+
+def test_a_bad_part_is_noticed(in_parts) -> None:
+    content = in_parts.read_bytes()
+    in_parts.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(ModelError, match=r"altered or cut short; remove it and run: pip install x"):
+        prepare_model("in-parts")
+
+
+def test_a_missing_part_is_noticed(in_parts) -> None:
+    in_parts.unlink()
+    with pytest.raises(ModelError, match=r"x\.part2 is missing; run: pip install x"):
+        prepare_model("in-parts")
+
+
+def test_an_unknown_name_lists_the_known() -> None:
+    with pytest.raises(ModelError, match=r"no model file at gemma4.*smollm2-135m, gemma3-270m"):
+        prepare_model("gemma4")
+
+
 def test_wrong_digest_of_the_default_model(small) -> None:
-    renamed = small.with_name(DEFAULT_FILE)
+    renamed = small.with_name(PACKAGED_MODELS[DEFAULT_MODEL].file_name)
     small.rename(renamed)
     with pytest.raises(ModelError, match=r"SHA-256 .* expected .*make model"):
         prepare_model(renamed)
@@ -107,7 +157,7 @@ def test_truncated_file(small, kept) -> None:
 
 
 def test_unsupported_architecture(small, tmp_path) -> None:
-    with pytest.raises(ModelError, match=r"'mamba'; supported: llama"):
+    with pytest.raises(ModelError, match=r"'mamba'; supported: llama, qwen2, .*gemma3"):
         prepare_model(write_gguf(tmp_path / "other.gguf", architecture="mamba"))
 
 
@@ -140,7 +190,7 @@ def test_damaged_cache_is_rebuilt(small, damage) -> None:
     }[damage]
     files.cache_path.write_bytes(changed)
     if damage == "no_seal":
-        weights._seal_path(files.cache_path).unlink()
+        seal_path_of(files.cache_path).unlink()
     assert torch.equal(embedding_of(small), truth)
     assert files.cache_path.read_bytes() == content
 
@@ -151,7 +201,7 @@ def test_cache_of_another_model_is_not_used(small, tmp_path) -> None:
     other = write_gguf(tmp_path / "other.gguf", extra={"llama.vocab_size": 5})
     other_path = prepare_model(other).cache_path
     other_path.replace(files.cache_path)
-    weights._seal_path(other_path).replace(weights._seal_path(files.cache_path))
+    seal_path_of(other_path).replace(seal_path_of(files.cache_path))
     assert files.cache_path.read_bytes() != content
     prepare_model(small)
     assert files.cache_path.read_bytes() == content
@@ -203,7 +253,7 @@ def test_default_config(files) -> None:
 
 
 def test_config_names_what_is_missing() -> None:
-    with pytest.raises(ModelError, match=r"llama\.attention\.head_count"):
+    with pytest.raises(ModelError, match=r"llama\.block_count"):
         config_from_gguf({"general.architecture": "llama"}, tied_head=True)
     with pytest.raises(ModelError, match="config is not readable"):
         ModelConfig.from_json(json.dumps({"architecture": "llama"}))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.model.decoder import Decoder
-from engine.model.kv_cache import _FIRST_CAPACITY_LEN
+from engine.model.key_store import FIRST_CAPACITY_LEN
 from engine.model.weights import prepare_model
 from engine.stage.executor import DecoderExecutor
 
@@ -33,7 +33,7 @@ def test_a_grown_cache_serves_the_next_job(executor: DecoderExecutor) -> None:
     """Catches a cache whose growth makes tensors that a later reset may not touch, which ended the
     stage process at the first job behind one of more than 512 positions."""
     generator = torch.Generator().manual_seed(3)
-    ids = torch.randint(10, 40_000, (_FIRST_CAPACITY_LEN + 200,), generator=generator)
+    ids = torch.randint(10, 40_000, (FIRST_CAPACITY_LEN + 200,), generator=generator)
     with torch.inference_mode():
         long_first = run_job(executor, ids)
         short = run_job(executor, ids[:300])

@@ -17,7 +17,7 @@ from engine.model.weights import load_tokenizer_json
 @given(text=st.text(max_size=60))
 def test_text_survives(tokenizer, text) -> None:
     """Except for bytes that the published vocabulary has no token for: those vanish."""
-    known = {token for token in tokenizer._token_bytes if len(token) == 1}
+    known = {token for token in tokenizer._vocabulary.token_bytes if len(token) == 1}
     kept = "".join(char for char in text if all(bytes([byte]) in known for byte in char.encode()))
     assert tokenizer.decode(tokenizer.encode(kept), skip_special=False) == kept
 
@@ -33,7 +33,7 @@ def test_stream_equals_decode_for_any_ids(tokenizer, ids, cut) -> None:
 @settings(max_examples=60, deadline=None)
 @given(ids=st.lists(st.integers(17, 49151), max_size=40))
 def test_decode_equals_the_tokenizers_library(tokenizer, ids) -> None:
-    assert tokenizer.decode(ids) == tokenizer._bpe.decode(ids)
+    assert tokenizer.decode(ids) == tokenizer._vocabulary.backend.decode(ids)
 
 
 def test_no_half_characters(tokenizer) -> None:

@@ -1,0 +1,66 @@
+"""The comparison on one processor: reading llama.cpp, rates from stamps. No speed is asserted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.studies.cpu_speed import Clock, llama_command, llama_rates
+from engine.errors import ConfigError
+from engine.model.weights import prepare_model
+
+TABLE = (
+    '[{"n_prompt": 512, "n_gen": 0, "avg_ts": 910.5}, {"n_prompt": 0, "n_gen": 64, "avg_ts": 88}]'
+)
+
+
+def put_program(folder: Path, body: str) -> None:
+    program = folder / "llama-bench"
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(0o755)
+
+
+def test_llama_is_found_on_the_path_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches swapped rates, and options that do not reach the program."""
+    files = prepare_model()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert llama_command(files, 2, 512, 64) is None
+    put_program(tmp_path, f"""printf '%s' "$*" > {tmp_path}/asked; echo '{TABLE}'""")
+    command = llama_command(files, 2, 512, 64)
+    assert command is not None
+    assert llama_rates(command) == (910.5, 88.0)
+    asked = (tmp_path / "asked").read_text()
+    assert str(files.source_path) in asked
+    for option in ("-p 512", "-n 64", "-t 2", "-o json"):
+        assert option in asked
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("echo broken >&2; exit 3", "ended with 3: broken"),
+        ("echo no table", "printed no table"),
+        ('echo \'[{"n_prompt": 512, "n_gen": 0, "avg_ts": 1}]\'', "printed no table"),
+        ("echo 5", "printed no table"),
+    ],
+)
+def test_a_failing_llama_is_named(tmp_path: Path, body: str, message: str) -> None:
+    put_program(tmp_path, body)
+    with pytest.raises(ConfigError, match=message):
+        llama_rates([str(tmp_path / "llama-bench")])
+
+
+def test_a_prompt_is_not_taken_for_a_token() -> None:
+    """Catches a prefill that ends when the library hands the prompt over."""
+    clock = Clock(prompt_len=8)
+    clock.put(torch.zeros(1, 8))
+    clock.put(torch.zeros(1))
+    with pytest.raises(ConfigError, match="no decode"):
+        clock.turn([5])
+    clock.put(torch.zeros(1))
+    turn = clock.turn([5, 6])
+    assert turn.ids == (5, 6) and turn.prefill_tok_per_s > 0 < turn.decode_tok_per_s
