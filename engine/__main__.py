@@ -1,4 +1,4 @@
-"""`python -m engine generate | prepare`: text from a local ring, streamed; the model's cache.
+"""`python -m engine generate | prepare | secret`: text from a local ring, the model's cache, keys.
 
 The one file of the engine that looks into `bench`: an entry point joins rooms, and the link
 profiles live there (docs/decisions/0003).
@@ -15,18 +15,28 @@ from pathlib import Path
 
 from engine import defaults
 from engine.cluster.launch import LocalRing, RingSpec
+from engine.cluster.node_keys import create_cluster_secret
 from engine.coordinator.generate import Generation, Generator
 from engine.coordinator.job import make_levers
 from engine.errors import ConfigError, LonghaulError
+from engine.model.packaged import PACKAGED_MODELS
 from engine.model.weights import prepare_model
+from engine.transport.hidden_wire import WIRES
 from engine.transport.message import Levers
+from engine.transport.seal import SUITES
+
+_MODEL_HELP = "a GGUF file, a Hugging Face folder or a packaged model's name: " + ", ".join(
+    PACKAGED_MODELS
+)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     prepare = commands.add_parser("prepare", help="dequantise the model into the cache, once")
-    prepare.add_argument("--model", type=Path, help="a GGUF file; default: the packaged model")
+    prepare.add_argument("--model", help=_MODEL_HELP)
+    secret = commands.add_parser("secret", help="write a new cluster secret into a file")
+    secret.add_argument("path", type=Path, help="a file that does not exist yet")
     generate = commands.add_parser("generate", help="decode one prompt on a local ring")
     prompt = generate.add_mutually_exclusive_group(required=True)
     prompt.add_argument("text", nargs="?", help="the prompt")
@@ -36,7 +46,8 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--stages", type=int, default=defaults.NUM_STAGES)
     generate.add_argument("--threads", type=int, default=0, help="per stage; 0: all cores")
     generate.add_argument("--profile", default=defaults.PROFILE, help="link profile, name or file")
-    generate.add_argument("--model", type=Path, help="a GGUF file; default: the packaged model")
+    generate.add_argument("--model", help=_MODEL_HELP)
+    generate.add_argument("--max-kv-size", type=int, default=0, help="keys a token sees; 0: all")
     generate.add_argument("--max-new-tokens", type=int, default=defaults.MAX_NEW_TOKENS)
     generate.add_argument("--policy", default=defaults.POLICY)
     generate.add_argument(
@@ -47,6 +58,15 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--drafter", default=defaults.DRAFTER)
     generate.add_argument("--min-match-len", type=int, default=defaults.MIN_MATCH_LEN)
     generate.add_argument("--prefill-chunk", type=int, default=defaults.PREFILL_CHUNK)
+    generate.add_argument("--numeric-config", default="f32", help=f"one of {', '.join(WIRES)}")
+    generate.add_argument("--temperature", default="0", help="0: greedy")
+    generate.add_argument("--top-k", type=int, default=0, help="0: no limit")
+    generate.add_argument("--top-p", default="1")
+    generate.add_argument("--sampling-seed", default="0" * 16, help="16 hex digits")
+    generate.add_argument("--suite", default=defaults.SUITE, help=f"one of {', '.join(SUITES)}")
+    generate.add_argument(
+        "--cluster-secret", type=Path, metavar="FILE", help="default: a fresh one for this ring"
+    )
     generate.add_argument("--stop", action="append", default=[], help="output ends with this")
     generate.add_argument("--seed", type=int, default=0, help="of the links' jitter")
     generate.add_argument("--json", action="store_true", help="one JSON object instead of text")
@@ -70,6 +90,11 @@ def _levers(asked: argparse.Namespace) -> Levers:
         min_match_len=asked.min_match_len,
         prefill_chunk=asked.prefill_chunk,
         max_new_tokens=asked.max_new_tokens,
+        numeric_config=asked.numeric_config,
+        temperature=asked.temperature,
+        top_k=asked.top_k,
+        top_p=asked.top_p,
+        sampling_seed=asked.sampling_seed,
     )
 
 
@@ -121,7 +146,14 @@ def generate(asked: argparse.Namespace) -> int:
     if "" in asked.stop:
         raise ConfigError("--stop is empty; every output would end at once")
     emulator = RelayedLinks(load_profile(asked.profile), asked.seed)
-    spec = RingSpec(asked.stages, asked.threads, asked.model)
+    spec = RingSpec(
+        asked.stages,
+        asked.threads,
+        asked.model,
+        suite=asked.suite,
+        cluster_secret_path=asked.cluster_secret,
+        max_kv_size=asked.max_kv_size,
+    )
     with LocalRing(spec, emulator) as ring, ring.session() as session:
         generator = Generator(session, ring.files)
         generation = generator.generate(
@@ -151,11 +183,21 @@ def prepare(asked: argparse.Namespace) -> int:
     return 0
 
 
+def secret(asked: argparse.Namespace) -> int:
+    """Make a cluster secret."""
+    create_cluster_secret(asked.path)
+    print(f"wrote {asked.path}; give every host of the cluster the same file, mode 0600")
+    return 0
+
+
+COMMANDS = {"generate": generate, "prepare": prepare, "secret": secret}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Parse, run, turn errors into messages."""
     asked = _parser().parse_args(arguments)
     try:
-        return prepare(asked) if asked.command == "prepare" else generate(asked)
+        return COMMANDS[asked.command](asked)
     except LonghaulError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -6,6 +6,7 @@ Guarantees: no other module holds a default for these. Imports nothing.
 from __future__ import annotations
 
 NUM_STAGES = 4
+SUITE = "chacha20-poly1305"  # how frames are protected; "plain" must be asked for by name
 DRAFT_LEN = 8  # k
 DEPTH = 4  # frames in flight
 DRAFT_LEN_MAX = 64  # k_max

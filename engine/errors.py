@@ -34,6 +34,27 @@ class RemoteProtocolError(ProtocolError):
     """A peer sent what it must not; its connection is closed for good."""
 
 
+class HandshakeError(RemoteProtocolError):
+    """A peer could not prove who it is, or may not have the link it asks for."""
+
+
+class FrameRejected(RemoteProtocolError):  # noqa: N818 - the design's word
+    """A frame of a protected connection does not authenticate: altered, replayed or out of order.
+
+    Args:
+        peer: authenticated node id of the other end.
+        direction: which way the frame went, such as "stage-0 -> stage-1 (input)".
+    """
+
+    def __init__(self, peer: str, direction: str) -> None:
+        self.peer = peer
+        self.direction = direction
+        super().__init__(
+            f"a frame from {peer} ({direction}) does not authenticate: it was altered, replayed or "
+            "sent out of order; this connection is closed for good"
+        )
+
+
 class UnmatchedReplyError(RemoteProtocolError):
     """A reply that answers no frame that is due; it decides nothing and is dropped and counted."""
 
@@ -73,3 +94,9 @@ def unknown_name(kind: str, name: str, valid: Iterable[str]) -> ConfigError:
     """
     names = ", ".join(sorted(valid))
     return ConfigError(f"unknown {kind} {name!r}; valid: {names}")
+
+
+def shown(text: str, limit: int = 64) -> str:
+    """What a peer or a file says, fit for a message: bounded and printable."""
+    kept = "".join(char if char.isprintable() else "?" for char in text[:limit])
+    return kept if len(text) <= limit else f"{kept}…"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import select
 import subprocess
 import sys
@@ -22,12 +21,14 @@ import msgspec
 
 from engine import defaults
 from engine.cluster.plan import even_plan
+from engine.cluster.ring_keys import deal_keys
 from engine.coordinator.ring_links import Address, RingAddresses
 from engine.coordinator.session import Session
 from engine.errors import ConfigError, LinkClosedError
+from engine.model.layer_plan import check_layer_plan
 from engine.model.threads import available_cores, openmp_env
 from engine.model.weights import ModelFiles, prepare_model
-from engine.stage.service import StageConfig, StageReady, Successor
+from engine.stage.config import StageConfig, StageReady, Successor
 
 CHECKOUT_DIR = Path(__file__).resolve().parents[2]
 STOP_TIMEOUT_S = 3.0
@@ -59,8 +60,12 @@ class RingSpec:
 
     num_stages: int = defaults.NUM_STAGES
     threads_per_stage: int = 0  # 0: all cores this process may use
-    model_path: Path | None = None  # None: the default model
+    model: Path | str | None = None  # path or name; None: the default model
     nice: int = 0  # background priority, so that emulated links keep time on a busy machine
+    suite: str = defaults.SUITE
+    cluster_secret_path: Path | None = None  # None: a fresh secret for this ring alone
+    layer_plan: Sequence[tuple[int, int]] | None = None  # by stage; None: even
+    max_kv_size: int = 0  # keys a query may see, on every stage; 0: all
 
     def num_threads(self) -> int:
         """Threads of each stage, resolved."""
@@ -83,10 +88,17 @@ class LocalRing:
         if spec.threads_per_stage < 0:
             raise ConfigError(f"threads is {spec.threads_per_stage}; allowed: 0 (all) or more")
         self.spec = spec
-        self.files: ModelFiles = prepare_model(spec.model_path)
-        self.layer_plan = even_plan(self.files.config.num_layers, spec.num_stages)
+        self.files: ModelFiles = prepare_model(spec.model)
+        num_layers = self.files.config.num_layers
+        self.layer_plan = list(spec.layer_plan or even_plan(num_layers, spec.num_stages))
+        check_layer_plan(self.layer_plan, num_layers)
+        if len(self.layer_plan) != spec.num_stages:
+            raise ConfigError(
+                f"the layer plan has {len(self.layer_plan)} stages, "
+                f"{spec.num_stages} were asked for"
+            )
         self._emulator = emulator or DirectLinks()
-        self._cluster_id = secrets.token_hex(8)
+        self._keys = deal_keys(spec.num_stages, spec.suite, spec.cluster_secret_path)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._addresses: RingAddresses | None = None
 
@@ -104,7 +116,7 @@ class LocalRing:
     def session(self) -> Session:
         """Open a coordinator's session."""
         assert self._addresses is not None, "enter the ring first"
-        return Session(self._addresses, self._cluster_id, self.files.config.context_len)
+        return Session(self._addresses, self._keys.coordinator(), self.files.config.context_len)
 
     @property
     def pids(self) -> list[int]:
@@ -157,15 +169,18 @@ class LocalRing:
             env={**os.environ, **openmp_env(num_threads, stage_idx)},
             start_new_session=True,  # Ctrl-C is for the launcher alone; it ends the stages
         )
-        model_path = self.spec.model_path
         config = StageConfig(
             stage_idx=stage_idx,
+            num_stages=self.spec.num_stages,
             layer_start=layer_start,
             layer_end=layer_end,
             num_threads=num_threads,
             nice=self.spec.nice,
-            cluster_id=self._cluster_id,
-            model_path=None if model_path is None else str(model_path),
+            cluster_id=self._keys.cluster_id,
+            suite=self._keys.suite,
+            keys=self._keys.nodes[f"stage-{stage_idx}"],
+            model=None if self.spec.model is None else str(self.spec.model),
+            max_kv_size=self.spec.max_kv_size,
         )
         _write_line(process, config)
         return process

@@ -42,7 +42,7 @@ class Generator:
     def encode(self, prompt: str, raw: bool = False) -> tuple[int, ...]:
         """Token ids of a prompt, rendered as a user's turn unless `raw`."""
         if raw:
-            return tuple(self.tokenizer.encode(prompt))
+            return tuple(self.tokenizer.encode(prompt, add_special=True))
         return tuple(self.tokenizer.encode_chat([{"role": "user", "content": prompt}]))
 
     def generate(

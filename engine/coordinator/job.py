@@ -5,16 +5,20 @@ Guarantees: plain values; every lever has one name here, in `reset` and in the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import torch
 
 from engine import defaults
 from engine.coordinator.policy import resolve_policy_params
 from engine.coordinator.records import FinishReason, FrameRecord
 from engine.coordinator.rounds import never_stops
 from engine.draft.registry import make_drafter
-from engine.errors import ConfigError, JobError
-from engine.transport.message import Levers, ResetAck, Statement
+from engine.errors import ConfigError, JobError, unknown_name
+from engine.model.sampling import SamplingParams
+from engine.transport.hidden_wire import WIRES
+from engine.transport.message import REPLIES, Levers, ResetAck, Sampling, Statement
 
 
 def make_levers(
@@ -28,6 +32,11 @@ def make_levers(
     prefill_chunk: int = defaults.PREFILL_CHUNK,
     max_new_tokens: int = defaults.MAX_NEW_TOKENS,
     numeric_config: str = "f32",
+    temperature: str = "0",
+    top_k: int = 0,
+    top_p: str = "1",
+    sampling_seed: str = "0000000000000000",
+    reply: str = "ids",
     keepwarm_ms: int = defaults.KEEPWARM_MS,
 ) -> Levers:
     """Every job lever, checked; the one place where a job's defaults are applied.
@@ -37,6 +46,9 @@ def make_levers(
     """
     params = resolve_policy_params(policy, policy_params or {})
     make_drafter(drafter, min_match_len)
+    SamplingParams.parse(temperature, top_k, top_p, sampling_seed)
+    _check_name("numeric configuration", numeric_config, WIRES)
+    _check_name("reply", reply, REPLIES)
     _check("draft_len", draft_len, 0, defaults.DRAFT_LEN_MAX)
     _check("depth", depth, 1, defaults.DEPTH_MAX)
     _check("prefill_chunk", prefill_chunk, 1, 4096)
@@ -52,9 +64,16 @@ def make_levers(
         prefill_chunk=prefill_chunk,
         max_new_tokens=max_new_tokens,
         numeric_config=numeric_config,
+        sampling=Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=sampling_seed),
+        reply=reply,
         attestation=False,
         keepwarm_ms=keepwarm_ms,
     )
+
+
+def _check_name(kind: str, name: str, valid: Collection[str]) -> None:
+    if name not in valid:
+        raise unknown_name(kind, name, valid)
 
 
 def _check(name: str, value: int, low: int, high: int) -> None:
@@ -71,6 +90,7 @@ class JobRequest:
     eos_ids: frozenset[int]
     nonce: str  # hex, fresh for every job
     should_stop: Callable[[Sequence[int]], bool] = never_stops
+    on_logits: Callable[[int, torch.Tensor], None] | None = None  # position, [A, V]; reply "logits"
 
 
 @dataclass(slots=True)

@@ -193,6 +193,7 @@ class JobRun:
         if len(self._acks) < self._links.num_stages:
             self._held.append(event)
             return
+        self._replies_len += 1  # also one that answers nothing: the stage has counted it
         spans = tuple(Span(span.queue_ns, span.compute_ns, span.span_ns) for span in reply.spans)
         arrival = Arrival(event.read_ns, event.received.num_bytes, spans)
         try:
@@ -200,7 +201,8 @@ class JobRun:
         except UnmatchedReplyError:
             self._result.uncorrelated += 1
             return
-        self._replies_len += 1
+        if self._request.on_logits is not None and "logits" in event.received.tensors:
+            self._request.on_logits(reply.start, event.received.tensors["logits"])
         self._perform(actions)
 
     def _check_acks(self) -> None:
@@ -214,6 +216,9 @@ class JobRun:
             if ack.model_digest != first.model_digest or ack.kernel != first.kernel:
                 detail = f"model {ack.model_digest} kernel {ack.kernel} differ from stage 0's"
                 raise JobError("model_mismatch", detail, stage_idx)
+            if ack.max_kv_size != first.max_kv_size:
+                detail = f"max_kv_size {ack.max_kv_size} differs from stage 0's"
+                raise JobError("cache_mismatch", detail, stage_idx)
 
     # -- end -------------------------------------------------------------------------------------
 

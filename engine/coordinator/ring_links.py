@@ -13,19 +13,20 @@ from dataclasses import dataclass
 
 from engine.errors import LinkClosedError
 from engine.transport.connection import Received
-from engine.transport.link import Link, dial, read_in_background
+from engine.transport.credentials import Credentials
+from engine.transport.introduce import call
+from engine.transport.link import Link, read_in_background
 from engine.transport.message import (
-    PROTOCOL_VERSION,
-    Hello,
+    AnyMessage,
     JobErrorReport,
-    Message,
     Noop,
     Probe,
     ProbeAck,
     ProbeOrder,
     ProbeReport,
 )
-from engine.transport.probe import PROBE_TIMEOUT_S, Prober
+from engine.transport.peer_log import PeerLog
+from engine.transport.probe import LinkProbe, ProbePlan, Prober
 
 DIAL_TIMEOUT_S = 30.0
 Address = tuple[str, int]
@@ -50,16 +51,22 @@ class Event:
     read_ns: int
 
     @property
-    def message(self) -> Message:
+    def message(self) -> AnyMessage:
         return self.received.message
 
 
 class RingLinks:
-    """One input link, one return link, a control link to every stage."""
+    """One input link, one return link, a control link to every stage.
 
-    def __init__(self, addresses: RingAddresses, cluster_id: str) -> None:
+    Attributes:
+        num_stray: messages dropped because the peer may not send such on that link.
+    """
+
+    def __init__(self, addresses: RingAddresses, credentials: Credentials) -> None:
         self.num_stages = len(addresses.controls)
-        self._cluster_id = cluster_id
+        self.num_stray = 0
+        self._credentials = credentials
+        self._log = PeerLog(credentials.node_id)
         self._events: queue.SimpleQueue[Event | Exception] = queue.SimpleQueue()
         self._prober = Prober()
         self._closing = False
@@ -74,7 +81,7 @@ class RingLinks:
             self.close()
             raise
 
-    def send(self, message: Message) -> int:
+    def send(self, message: AnyMessage) -> int:
         """Send to the first stage; returns the frame's bytes."""
         return self._input.send(message)
 
@@ -104,27 +111,35 @@ class RingLinks:
             num_discarded += 1
         return num_discarded
 
-    def measure_rtt(self, count: int) -> list[tuple[int, ...]]:
+    def measure(self, plan: ProbePlan) -> list[LinkProbe]:
         """Probe every link of the ring from its sending end, one after another.
 
         Returns:
-            `count` round-trip times in ns for each of the N + 1 links, ring order.
+            One result for each of the N + 1 links, ring order.
 
         Raises:
             LinkClosedError: a link is gone or silent.
         """
-        rtts = [self._prober.measure(self._input, count)]
+        probes = [self._prober.measure(self._input, plan)]
+        order = ProbeOrder(count=plan.count, payload_bytes=plan.payload_bytes, idle_ms=plan.idle_ms)
         for stage_idx, control in enumerate(self._controls):
-            control.send(ProbeOrder(count=count))
-            deadline_ns = time.monotonic_ns() + int(PROBE_TIMEOUT_S * count * 1e9)
+            control.send(order)
+            deadline_ns = time.monotonic_ns() + int(plan.longest_s() * 1e9)
             event = self.next_event(deadline_ns)
             message = None if event is None else event.message
             if isinstance(message, JobErrorReport):
                 raise LinkClosedError(f"stage {message.stage_idx}: {message.detail}")
             if not isinstance(message, ProbeReport):
-                raise LinkClosedError(f"stage {stage_idx} did not report its link's round trips")
-            rtts.append(message.rtt_ns)
-        return rtts
+                raise LinkClosedError(f"stage {stage_idx} did not report on its forward link")
+            probes.append(
+                LinkProbe(
+                    rtt_ns=message.rtt_ns,
+                    payload_bytes=plan.payload_bytes,
+                    payload_rtt_ns=message.payload_rtt_ns,
+                    idle_payload_rtt_ns=message.idle_payload_rtt_ns,
+                )
+            )
+        return probes
 
     def close(self) -> None:
         """Close every link."""
@@ -137,13 +152,7 @@ class RingLinks:
             link.close()
 
     def _open(self, role: str, stage_idx: int, address: Address) -> Link:
-        hello = Hello(
-            protocol_version=PROTOCOL_VERSION,
-            cluster_id=self._cluster_id,
-            node_id="coordinator",
-            role=role,
-        )
-        link = dial(address, hello, f"stage-{stage_idx}", DIAL_TIMEOUT_S)
+        link = call(address, self._credentials, role, f"stage-{stage_idx}", DIAL_TIMEOUT_S)
 
         def on_message(received: Received, read_ns: int) -> None:
             message = received.message
@@ -154,9 +163,14 @@ class RingLinks:
             elif not isinstance(message, Noop):
                 self._events.put(Event(role, stage_idx, received, read_ns))
 
+        def on_stray(received: Received) -> None:
+            self.num_stray += 1
+            self._log.stray(link.peer, received.message)
+
         def on_end(reason: Exception) -> None:
+            self._log.ended(reason)
             if not self._closing:
                 self._events.put(reason)
 
-        read_in_background(link, on_message, on_end)
+        read_in_background(link, on_message, on_stray, on_end)
         return link

@@ -13,6 +13,8 @@ from engine.coordinator.job import JobRequest, JobResult
 from engine.coordinator.job_run import JobRun, OnCommit
 from engine.coordinator.ring_links import RingAddresses, RingLinks
 from engine.errors import JobError, LinkClosedError, RemoteProtocolError
+from engine.transport.credentials import Credentials
+from engine.transport.probe import LinkProbe, ProbePlan
 
 
 def _ignore(ids: Sequence[int]) -> None:
@@ -29,13 +31,15 @@ class Session:
         LinkClosedError: a stage cannot be reached or refuses.
     """
 
-    def __init__(self, addresses: RingAddresses, cluster_id: str, context_len: int) -> None:
-        self._links = RingLinks(addresses, cluster_id)
+    def __init__(
+        self, addresses: RingAddresses, credentials: Credentials, context_len: int
+    ) -> None:
+        self._links = RingLinks(addresses, credentials)
         self._context_len = context_len
         # Wall-clock milliseconds: a coordinator that replaces another must count on from its jobs.
         self._last_job = time.time_ns() // 1_000_000
         self.usable = True
-        self._num_stray = 0  # messages that came between jobs
+        self._num_between = 0  # messages that came between jobs
 
     def __enter__(self) -> Session:
         return self
@@ -58,14 +62,15 @@ class Session:
         if not request.prompt_ids or needed_len > self._context_len:
             return JobResult(failure=self._does_not_fit(request))
         self._last_job += 1
+        stray_before = self._links.num_stray
         try:
             self.check()
         except LinkClosedError as error:
             self.usable = False
             return JobResult(failure=JobError("link_lost", str(error)), ring_usable=False)
         result = JobRun(self._links, self._last_job, request, on_commit).execute()
-        result.uncorrelated += self._num_stray
-        self._num_stray = 0
+        result.uncorrelated += self._num_between + self._links.num_stray - stray_before
+        self._num_between = 0
         self.usable = result.ring_usable
         return result
 
@@ -76,13 +81,22 @@ class Session:
             LinkClosedError: one is; bring up a new ring.
         """
         try:
-            self._num_stray += self._links.discard_events()
+            self._num_between += self._links.discard_events()
         except RemoteProtocolError as error:
             raise LinkClosedError(str(error)) from error
 
-    def measure_rtt(self, count: int) -> list[tuple[int, ...]]:
-        """Round trips of every link of the ring, ns; only between jobs."""
-        return self._links.measure_rtt(count)
+    def measure_links(self, count: int, payload_bytes: int, idle_ms: int) -> list[LinkProbe]:
+        """Round trip, throughput and idle penalty of every link, ring order; only between jobs.
+
+        Args:
+            count: round trips of an empty probe, and then as many with the payload.
+            payload_bytes: size of the payload.
+            idle_ms: silence before one more payload.
+
+        Raises:
+            LinkClosedError: a link is gone or silent.
+        """
+        return self._links.measure(ProbePlan(count, payload_bytes, idle_ms))
 
     def close(self) -> None:
         """Close the links; the stages stay warm for the next coordinator."""

@@ -12,6 +12,8 @@ from typing import Protocol
 import torch
 
 from engine.model.decoder import Decoder
+from engine.model.sampling import greedy_ids
+from engine.model.span import NO_LIMITS, CacheLimits
 
 WARM_UP_ROW_COUNTS = (1, 2, 9, 8, 17, 16)
 
@@ -25,6 +27,7 @@ class Executor(Protocol):
     is_last: bool
     model_digest: str
     kernel: str
+    max_kv_size: int  # keys a query may see; 0: all
 
     def reset(self) -> None:
         """Forget the job: empty caches."""
@@ -35,14 +38,16 @@ class Executor(Protocol):
     def forward(self, hidden: torch.Tensor, start: int) -> torch.Tensor:
         """Run the layers: hidden [T, H] → [T, H]; raises `JobError`."""
 
-    def answer(self, hidden: torch.Tensor) -> list[int]:
-        """Last stage only: the target's next token after each row of hidden [T, H]."""
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Last stage only: scores of the token after each row, hidden [T, H] → [T, V]."""
 
 
 class DecoderExecutor:
     """The real one: a `Decoder` and its KV cache."""
 
-    def __init__(self, decoder: Decoder, model_digest: str) -> None:
+    def __init__(
+        self, decoder: Decoder, model_digest: str, limits: CacheLimits = NO_LIMITS
+    ) -> None:
         self.layer_start = decoder.layer_start
         self.layer_end = decoder.layer_end
         self.is_first = decoder.layer_start == 0
@@ -50,7 +55,8 @@ class DecoderExecutor:
         self.model_digest = model_digest
         self.kernel = decoder.kernel.name
         self._decoder = decoder
-        self._cache = decoder.new_cache()
+        self.max_kv_size = limits.max_kv_size or 0
+        self._cache = decoder.new_cache(limits)
 
     def warm_up(self) -> None:
         """Run each row count once, so that no job pays for the first call of a kernel."""
@@ -58,7 +64,7 @@ class DecoderExecutor:
             hidden = torch.zeros(num_rows, self._decoder.config.hidden_size)
             hidden = self.forward(hidden, 0)
             if self.is_last:
-                self.answer(hidden)
+                greedy_ids(self.logits(hidden))
         self.reset()
 
     def reset(self) -> None:
@@ -70,5 +76,5 @@ class DecoderExecutor:
     def forward(self, hidden: torch.Tensor, start: int) -> torch.Tensor:
         return self._decoder.forward(hidden, start, self._cache)
 
-    def answer(self, hidden: torch.Tensor) -> list[int]:
-        return self._decoder.greedy(hidden)
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._decoder.logits(hidden)

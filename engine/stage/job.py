@@ -13,13 +13,16 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.errors import JobError
+from engine.errors import ConfigError, JobError, RemoteProtocolError
+from engine.model.sampling import SamplingParams, sample_ids
 from engine.stage.executor import Executor
+from engine.transport.hidden_wire import WIRES, pack_states, unpack_states
 from engine.transport.message import (
+    REPLIES,
+    AnyMessage,
     Attest,
     JobErrorReport,
     Levers,
-    Message,
     Reply,
     Reset,
     ResetAck,
@@ -28,7 +31,7 @@ from engine.transport.message import (
     Verify,
 )
 
-SUPPORTED_NUMERIC_CONFIGS = ("f32",)
+_LOGITS_DTYPE = torch.float16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class StageIdentity:
 class Forward:
     """Send this to the next stage, or to the coordinator if this is the last one."""
 
-    message: Message
+    message: AnyMessage
     tensors: Mapping[str, torch.Tensor]
 
 
@@ -52,7 +55,7 @@ class Forward:
 class Report:
     """Send this to the coordinator on the control link."""
 
-    message: Message
+    message: AnyMessage
 
 
 Outgoing = Forward | Report
@@ -67,10 +70,11 @@ class StageJob:
         self._job = 0
         self._epoch = 0
         self._failed = False
-        self._frames_sent = 0
-        self._stale_dropped = 0
-        self._stale_computed = 0
-        self._levers: Levers | None = None
+        self._frames_sent = self._bytes_sent = 0
+        self._stale_dropped = self._stale_computed = self._uncorrelated = 0
+        self._wire = ""
+        self._replies_logits = False
+        self._sampling: SamplingParams | None = None
 
     @property
     def number(self) -> int:
@@ -81,27 +85,56 @@ class StageJob:
         """Open a job: clear, apply, acknowledge, pass on."""
         self._executor.reset()
         self._job, self._epoch, self._failed = reset.job, 0, False
-        self._frames_sent = self._stale_dropped = self._stale_computed = 0
-        self._levers = reset.levers
+        self._frames_sent = self._bytes_sent = 0
+        self._stale_dropped = self._stale_computed = self._uncorrelated = 0
         ack = ResetAck(
             job=reset.job,
             stage_idx=self._identity.stage_idx,
             layer_start=self._executor.layer_start,
             layer_end=self._executor.layer_end,
-            levers=self._levers,
+            levers=reset.levers,
             model_digest=self._executor.model_digest,
             source_digest=self._identity.source_digest,
             kernel=self._executor.kernel,
             num_threads=self._identity.num_threads,
+            max_kv_size=self._executor.max_kv_size,
         )
         outgoing: list[Outgoing] = [Report(ack)]
         if not self._executor.is_last:
             outgoing.append(Forward(reset, {}))
-        if reset.levers.numeric_config not in SUPPORTED_NUMERIC_CONFIGS:
-            supported = ", ".join(SUPPORTED_NUMERIC_CONFIGS)
-            detail = f"{reset.levers.numeric_config!r} is not supported; valid: {supported}"
-            outgoing.append(self._fail(JobError("numeric_config", detail)))
+        try:
+            self._apply(reset.levers)
+        except JobError as error:
+            outgoing.append(self._fail(error))
         return outgoing
+
+    def note_sent(self, message: AnyMessage, num_bytes: int) -> None:
+        """Count what went out on the ring."""
+        if isinstance(message, Verify | Reply) and message.job == self._job:
+            self._frames_sent += 1
+            self._bytes_sent += num_bytes
+
+    def _apply(self, levers: Levers) -> None:
+        """Take the levers that a stage acts on.
+
+        Raises:
+            JobError: a value that this stage does not know.
+        """
+        if levers.numeric_config not in WIRES:
+            valid = ", ".join(WIRES)
+            detail = f"{levers.numeric_config!r} is not supported; valid: {valid}"
+            raise JobError("numeric_config", detail)
+        if levers.reply not in REPLIES:
+            raise JobError("reply", f"{levers.reply!r} is not known; valid: {', '.join(REPLIES)}")
+        self._wire = levers.numeric_config  # so far a configuration is its wire
+        self._replies_logits = levers.reply == "logits"
+        asked = levers.sampling
+        try:
+            self._sampling = SamplingParams.parse(
+                asked.temperature, asked.top_k, asked.top_p, asked.seed
+            )
+        except ConfigError as error:
+            raise JobError("sampling", str(error)) from error
 
     def on_verify(
         self,
@@ -116,7 +149,10 @@ class StageJob:
             read_ns: when it was read off its socket (monotonic).
             superseded: has a newer (job, epoch) arrived? Asked before and after computing.
         """
-        if verify.job != self._job or self._failed:
+        if verify.job != self._job:  # the last stage answers nothing it cannot correlate
+            self._uncorrelated += 1
+            return []
+        if self._failed:
             return []
         if verify.epoch < self._epoch or superseded(verify):
             self._stale_dropped += 1
@@ -124,59 +160,79 @@ class StageJob:
         self._epoch = verify.epoch
         started_ns = time.monotonic_ns()
         try:
-            hidden, ids = self._compute(verify, tensors)
+            answer, onward = self._compute(verify, tensors)
         except JobError as error:
             return [self._fail(error)]
         self._stale_computed += superseded(verify)
-        self._frames_sent += 1
         ended_ns = time.monotonic_ns()
         span = StageSpan(
             queue_ns=started_ns - read_ns,
             compute_ns=ended_ns - started_ns,
             span_ns=ended_ns - read_ns,
         )
-        return [self._next_frame(verify, hidden, ids, span)]
+        return [self._next_frame(verify, answer, onward, span)]
 
-    def on_attest(self, attest: Attest, num_dropped: int, num_pending: int) -> list[Outgoing]:
+    def on_attest(
+        self, attest: Attest, num_dropped: int, num_pending: int, num_stray: int
+    ) -> list[Outgoing]:
         """Close the job: pass on, then state what was done.
 
         Args:
             num_dropped: frames of the job that the queue dropped.
             num_pending: frames of the job still queued here.
+            num_stray: messages dropped on this stage's links since the last job.
         """
+        known = attest.job == self._job
         statement = Statement(
             job=attest.job,
             stage_idx=self._identity.stage_idx,
-            frames_sent=self._frames_sent if attest.job == self._job else 0,
+            frames_sent=self._frames_sent if known else 0,
+            bytes_sent=self._bytes_sent if known else 0,
             stale_dropped=self._stale_dropped + num_dropped,
             stale_computed=self._stale_computed,
             pending_frames=num_pending,
+            uncorrelated=self._uncorrelated + num_stray,
         )
         passed_on: list[Outgoing] = [] if self._executor.is_last else [Forward(attest, {})]
         return [*passed_on, Report(statement)]
 
     def _compute(
         self, verify: Verify, tensors: Mapping[str, torch.Tensor]
-    ) -> tuple[torch.Tensor, list[int]]:
-        hidden = self._input_of(verify, tensors)
-        hidden = self._executor.forward(hidden, verify.start)
+    ) -> tuple[list[int], dict[str, torch.Tensor]]:
+        """Run the layers; returns the chosen ids (last stage) and the tensors that go on."""
+        if verify.answer_from < verify.start:
+            raise JobError("bad_frame", "answer_from lies before the frame's first position")
+        hidden = self._executor.forward(self._input_of(verify, tensors), verify.start)
+        if not self._executor.is_last:
+            return [], pack_states({"hidden": hidden}, self._wire)
         answered = max(0, verify.start + verify.positions_len - verify.answer_from)
-        if not self._executor.is_last or not answered:
-            return hidden, []
-        return hidden, self._executor.answer(hidden[-answered:])
+        if not answered:
+            return [], {}
+        assert self._sampling is not None, "a job that runs has applied its levers"
+        logits = self._executor.logits(hidden[-answered:])
+        first_position = verify.start + verify.positions_len - answered + 1
+        ids = sample_ids(logits, first_position, self._sampling)
+        return ids, {"logits": logits.to(_LOGITS_DTYPE)} if self._replies_logits else {}
 
     def _input_of(self, verify: Verify, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         if self._executor.is_first:
             if verify.ids is None or len(verify.ids) != verify.positions_len:
                 raise JobError("bad_frame", "the first stage needs one id a position")
             return self._executor.embed(verify.ids)
-        hidden = tensors.get("hidden")
+        try:
+            hidden = unpack_states(tensors, self._wire).get("hidden")
+        except RemoteProtocolError as error:
+            raise JobError("bad_frame", str(error)) from error
         if hidden is None or hidden.dim() != 2 or hidden.shape[0] != verify.positions_len:
             raise JobError("bad_frame", "a later stage needs hidden states, one row a position")
         return hidden
 
     def _next_frame(
-        self, verify: Verify, hidden: torch.Tensor, ids: list[int], span: StageSpan
+        self,
+        verify: Verify,
+        ids: list[int],
+        tensors: Mapping[str, torch.Tensor],
+        span: StageSpan,
     ) -> Forward:
         spans = (*verify.spans, span)
         if self._executor.is_last:
@@ -187,7 +243,7 @@ class StageJob:
                 ids=tuple(ids),
                 spans=spans,
             )
-            return Forward(reply, {})
+            return Forward(reply, tensors)
         onward = Verify(
             job=verify.job,
             epoch=verify.epoch,
@@ -196,7 +252,7 @@ class StageJob:
             answer_from=verify.answer_from,
             spans=spans,
         )
-        return Forward(onward, {"hidden": hidden})
+        return Forward(onward, tensors)
 
     def _fail(self, error: JobError) -> Report:
         self._failed = True

@@ -1,36 +1,40 @@
 """One connection, sans-IO: bytes in → messages, messages → bytes.
 
 Guarantees: a header is checked before its payload is allocated; a message comes out only when whole
-(and, on a protected connection, authentic); after an error the connection is dead for good. The
-caller reads straight into `receive_view()`, so a payload is never copied. Must never know sockets.
+and, on a protected connection, authentic: until then nothing but the length of a frame is believed,
+not even its kind; after an error the connection is dead for good, both ways. There is one way to
+send: a frame buffer, finished and sealed in place. The caller reads straight into `receive_view()`,
+so a payload is never copied. Must never know sockets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 
-from engine.errors import LocalProtocolError, RemoteProtocolError
+from engine.errors import FrameRejected, LocalProtocolError, RemoteProtocolError
+from engine.transport.codec import decode_payload, encode_message_frame, payload_frame
 from engine.transport.frame import (
     HEADER_LEN,
     MAX_PAYLOAD_LEN,
+    MAX_TAG_LEN,
     interpret_kind,
     pack_header_into,
     unpack_header,
 )
-from engine.transport.message import Message, decode_payload, encode_message_frame
-from engine.transport.seal import FrameOpener, FrameSealer, PlainOpener, PlainSealer
+from engine.transport.message import AnyMessage
+from engine.transport.seal import PLAIN, FrameOpener, FrameSealer, FrameSuite, SealBrokenError
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
     """One whole message."""
 
-    message: Message
+    message: AnyMessage
     tensors: dict[str, torch.Tensor]
-    num_bytes: int  # of the frame on the wire, header included
+    num_bytes: int  # of the frame on the wire, header and tag included
 
 
 def finish_frame(kind: int, buffer: bytearray, payload_len: int, sealer: FrameSealer) -> memoryview:
@@ -47,17 +51,29 @@ def finish_frame(kind: int, buffer: bytearray, payload_len: int, sealer: FrameSe
 
 
 class Connection:
-    """Frame reader and writer of one connection; one instance per socket."""
+    """Frame reader and writer of one connection; one instance per socket.
+
+    Starts plain, for the handshake; `protect` puts a suite in force.
+
+    Args:
+        peer: who is at the other end, for errors.
+        direction: the way of received frames, such as "stage-0 -> stage-1 (input)".
+        max_payload_len: of received frames, tag included; small for strangers.
+    """
 
     def __init__(
         self,
-        sealer: FrameSealer | None = None,
-        opener: FrameOpener | None = None,
+        peer: str = "an unnamed peer",
+        direction: str = "",
         max_payload_len: int = MAX_PAYLOAD_LEN,
     ) -> None:
-        self.max_payload_len = max_payload_len  # of received frames; small for strangers
-        self._sealer = sealer or PlainSealer()
-        self._opener = opener or PlainOpener()
+        self.max_payload_len = max_payload_len
+        self._peer = peer
+        self._direction = direction
+        self._protected = PLAIN.protected
+        self._sealer: FrameSealer = PLAIN.sealer(b"")
+        self._opener: FrameOpener = PLAIN.opener(b"")
+        self._suite_name = ""  # of the handshake, once it has chosen
         self._header = bytearray(HEADER_LEN)
         self._payload: bytearray | None = None  # None while the header is incomplete
         self._filled_len = 0
@@ -69,19 +85,52 @@ class Connection:
         """True when a frame has begun and is not whole: a stall here is the peer's fault."""
         return self._filled_len > 0 or self._payload is not None
 
+    def identify(self, peer: str, direction: str) -> None:
+        """Name the other end, once it is known."""
+        self._peer = peer
+        self._direction = direction
+
+    def protect(self, suite: FrameSuite, send_secret: bytes, receive_secret: bytes) -> None:
+        """Put the suite of the handshake in force for every later frame, both ways.
+
+        Raises:
+            LocalProtocolError: a second time, in the middle of a frame, or the suite's tag is too
+                long for the room that frames have behind their payload.
+        """
+        self._check_alive()
+        if self._suite_name:
+            raise LocalProtocolError(f"this connection has its suite already: {self._suite_name}")
+        if self.mid_frame:
+            raise LocalProtocolError("a frame has begun; protect between frames only")
+        if suite.tag_len > MAX_TAG_LEN:
+            raise LocalProtocolError(
+                f"suite {suite.name} has a tag of {suite.tag_len} bytes; the limit is {MAX_TAG_LEN}"
+            )
+        self._sealer = suite.sealer(send_secret)
+        self._opener = suite.opener(receive_secret)
+        self._protected = suite.protected
+        self._suite_name = suite.name
+
     def send(
-        self, message: Message, tensors: Mapping[str, torch.Tensor] | None = None
+        self, message: AnyMessage, tensors: Mapping[str, torch.Tensor] | None = None
     ) -> memoryview:
         """Encode one message; returns the frame's bytes."""
-        if self._dead:
-            raise LocalProtocolError("this connection is dead; open a new one")
+        self._check_alive()
         kind, buffer, payload_len = encode_message_frame(message, tensors)
         return finish_frame(kind, buffer, payload_len, self._sealer)
 
+    def send_payload(self, raw_kind: int, payload: bytes | memoryview) -> memoryview:
+        """Frame a payload that somebody else encoded and keeps: it is copied once, into the frame.
+
+        Args:
+            raw_kind: any byte; a relay passes on kinds that it does not know.
+        """
+        self._check_alive()
+        return finish_frame(raw_kind, payload_frame(payload), len(payload), self._sealer)
+
     def receive_view(self) -> memoryview:
         """Where the next received bytes belong; never empty."""
-        if self._dead:
-            raise LocalProtocolError("this connection is dead; open a new one")
+        self._check_alive()
         target = self._header if self._payload is None else self._payload
         return memoryview(target)[self._filled_len :]
 
@@ -92,29 +141,40 @@ class Connection:
             A message if these bytes completed one.
 
         Raises:
-            RemoteProtocolError: the peer broke the protocol; the connection is dead.
+            FrameRejected: a frame of a protected connection does not authenticate.
+            RemoteProtocolError: the peer broke the protocol otherwise. Either way the connection
+                is dead.
         """
-        if self._dead:
-            raise LocalProtocolError("this connection is dead; open a new one")
+        self._check_alive()
         try:
             return self._advance(num_bytes)
         except RemoteProtocolError:
             self._dead = True
             raise
 
-    def receive_data(self, chunk: bytes | memoryview) -> list[Received]:
-        """Feed any number of bytes; the copying convenience over `receive_view`."""
+    def receive_data(self, chunk: bytes | memoryview) -> Iterator[Received]:
+        """Feed any number of bytes; the copying convenience over `receive_view`.
+
+        Yields each message before the bytes behind it are looked at, so that none is lost when a
+        broken frame follows, and `protect` can be called in between. Nothing is read until the
+        iterator is consumed.
+
+        Raises:
+            RemoteProtocolError: as `received`.
+        """
         view = memoryview(chunk)
-        messages = []
         while len(view):
             target = self.receive_view()
             size = min(len(target), len(view))
             target[:size] = view[:size]
+            view = view[size:]
             message = self.received(size)
             if message is not None:
-                messages.append(message)
-            view = view[size:]
-        return messages
+                yield message
+
+    def _check_alive(self) -> None:
+        if self._dead:
+            raise LocalProtocolError("this connection is dead; open a new one")
 
     def _advance(self, num_bytes: int) -> Received | None:
         self._filled_len += num_bytes
@@ -122,22 +182,20 @@ class Connection:
             if self._filled_len < HEADER_LEN:
                 return None
             self._raw_kind, payload_len = unpack_header(self._header, self.max_payload_len)
-            if not self._opener.protected:
+            if not self._protected:
                 interpret_kind(self._raw_kind)
-            if payload_len < self._opener.tag_len:
-                raise RemoteProtocolError(f"a payload of {payload_len} bytes cannot hold a tag")
             self._payload = bytearray(payload_len)
             self._filled_len = 0
-            if payload_len:
-                return None
         if self._filled_len < len(self._payload):
             return None
-        return self._complete()
-
-    def _complete(self) -> Received:
-        assert self._payload is not None
         body, self._payload, self._filled_len = self._payload, None, 0
-        payload = self._opener.open(memoryview(self._header), memoryview(body))
-        kind = interpret_kind(self._raw_kind, authenticated=self._opener.protected)
+        return self._open(body)
+
+    def _open(self, body: bytearray) -> Received:
+        try:
+            payload = self._opener.open(memoryview(self._header), memoryview(body))
+        except SealBrokenError:
+            raise FrameRejected(self._peer, self._direction) from None
+        kind = interpret_kind(self._raw_kind, authenticated=self._protected)
         message, tensors = decode_payload(kind, payload)
         return Received(message, tensors, HEADER_LEN + len(body))

@@ -36,6 +36,8 @@ class Kind(enum.IntEnum):
     JOB_ERROR = 12
     PROBE_ORDER = 13
     PROBE_REPORT = 14
+    HELLO_FINISH = 15
+    WELCOME = 16
 
 
 def pack_header_into(buffer: memoryview | bytearray, raw_kind: int, payload_len: int) -> None:

@@ -1,8 +1,9 @@
 """Sockets: the only file of the engine that imports `socket`.
 
-Guarantees: Nagle's algorithm is off and keep-alive on; sends are whole or raise; receiving reads
-straight into the connection's buffer; a peer that stalls in the middle of a frame, or never drains
-what we send, is given up after a bound. Must never know what a message means.
+Guarantees: Nagle's algorithm is off and keep-alive on; frames leave whole and in order, a full
+direction holds its sender back and a closing link flushes first; receiving reads straight into the
+connection's buffer; a peer that stalls in the middle of a frame, or never drains what we send, is
+given up after a bound. Must never know what a message means.
 """
 
 from __future__ import annotations
@@ -20,37 +21,45 @@ import torch
 from engine.errors import LinkClosedError, LocalProtocolError, RemoteProtocolError
 from engine.transport.connection import Connection, Received
 from engine.transport.frame import MAX_PAYLOAD_LEN
-from engine.transport.message import PROTOCOL_VERSION, Hello, HelloAck, Message
+from engine.transport.handshake import Established
+from engine.transport.message import AnyMessage
+from engine.transport.outbox import Outbox
+from engine.transport.roles import MessageTypes
+from engine.transport.seal import suite_named
 
 MID_FRAME_STALL_S = 60.0  # a frame that has begun must go on
 SEND_PROGRESS_S = 180.0  # a reader that drains nothing for this long is dead
-HANDSHAKE_TIMEOUT_S = 5.0
-DIALER_PATIENCE_S = 4 * HANDSHAKE_TIMEOUT_S  # a listener may be busy with strangers before us
+FLUSH_S = 2.0  # what a closing link waits for its last bytes to leave
 HELLO_MAX_LEN = 4096  # bytes that a stranger can make us allocate
-ROLES = ("input", "control", "return")
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 60, 20, 3
 _DIAL_RETRY_S = 0.05
 
 
 class Link:
-    """One established connection: blocking sends from any thread, receives from one.
+    """One connection: sends from any thread, receives from one.
+
+    A send is written by its caller as far as the kernel takes it at once; the rest goes through the
+    outbox and a writer thread, so that computing does not wait for a slow link.
 
     Args:
         sock: connected stream socket; the link owns it.
-        peer: name for messages, such as "stage 2".
+        peer: name for messages, such as "stage-2".
     """
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self.peer = peer
+        self.peer_may_send: MessageTypes = ()  # by role, once introduced
         self._sock = sock
         self._connection = Connection(max_payload_len=HELLO_MAX_LEN)
         self._send_lock = threading.Lock()
+        self._outbox = Outbox()
+        self._writer: threading.Thread | None = None  # started by the first send that has to wait
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         _configure(sock)
 
-    def send(self, message: Message, tensors: Mapping[str, torch.Tensor] | None = None) -> int:
-        """Send one message.
+    def send(self, message: AnyMessage, tensors: Mapping[str, torch.Tensor] | None = None) -> int:
+        """Send one message; returns when the kernel or the outbox has it.
 
         Returns:
             Bytes of its frame.
@@ -61,11 +70,10 @@ class Link:
         with self._send_lock:
             try:
                 frame = self._connection.send(message, tensors)
-                self._sock.sendall(frame)
-            # BlockingIOError (an OSError) is the progress bound SO_SNDTIMEO; LocalProtocolError
-            # says that the reader found garbage and the connection is dead.
+                self._write(frame)
+            # LocalProtocolError: the reader found garbage, the connection is dead.
             except (OSError, LocalProtocolError) as error:
-                self.close()
+                self.abort()
                 raise LinkClosedError(f"sending to {self.peer} failed: {error}") from error
             return len(frame)
 
@@ -97,20 +105,68 @@ class Link:
             try:
                 received = self._connection.received(size)
             except RemoteProtocolError:
-                self.close()
+                self.abort()
                 raise
             if received is not None:
                 return received
 
-    def welcome(self) -> None:
-        """The peer has introduced itself: frames of full size are allowed from now on."""
+    def protect(self, established: Established, direction: str) -> None:
+        """Seal everything from here on, both ways.
+
+        Args:
+            direction: the way of received frames, for errors.
+        """
+        self.peer = established.peer
+        self._connection.identify(established.peer, direction)
+        self._connection.protect(
+            suite_named(established.suite), established.send_secret, established.receive_secret
+        )
+
+    def welcome(self, peer_may_send: MessageTypes) -> None:
+        """The peer is who it says: frames of full size and of its role from now on."""
+        self.peer_may_send = peer_may_send
         self._connection.max_payload_len = MAX_PAYLOAD_LEN
 
     def close(self) -> None:
-        """Close both directions; a thread blocked in `receive` wakes with `LinkClosedError`."""
+        """Flush what was sent, then close; a thread blocked in `receive` wakes."""
+        self._outbox.wait_empty(FLUSH_S)
+        self.abort()
+
+    def abort(self) -> None:
+        """Close both directions at once; whoever waits on the link wakes with `LinkClosedError`."""
+        self._outbox.fail("the link was closed")
         with contextlib.suppress(OSError):  # the peer was first
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
+
+    def _write(self, frame: memoryview) -> None:
+        """Write what goes at once, queue the rest; the caller holds the send lock."""
+        num_written = 0
+        if self._outbox.empty:
+            with contextlib.suppress(BlockingIOError):  # the kernel's buffer is full
+                num_written = self._sock.send(frame, socket.MSG_DONTWAIT)
+        if num_written == len(frame):
+            return
+        if self._writer is None:
+            self._writer = threading.Thread(
+                target=self._drain_outbox, name=f"write {self.peer}", daemon=True
+            )
+            self._writer.start()
+        failure = self._outbox.put(frame[num_written:])
+        if failure is not None:
+            raise OSError(failure)
+
+    def _drain_outbox(self) -> None:
+        """The writer thread: vectored sends, each bounded by SO_SNDTIMEO."""
+        while views := self._outbox.batch():
+            try:
+                self._outbox.took(self._sock.sendmsg(views))
+            except BlockingIOError:
+                self._outbox.fail(f"{self.peer} drained nothing for {SEND_PROGRESS_S:.0f} s")
+                self.abort()
+            except OSError as error:
+                self._outbox.fail(str(error))
+                self.abort()
 
     def _wait_readable(self, deadline_s: float) -> None:
         limit_s = max(0.0, deadline_s - time.monotonic())
@@ -133,8 +189,8 @@ class Listener:
         self._sock = socket.create_server((host, port), backlog=16)
         self.address: tuple[str, int] = self._sock.getsockname()[:2]
 
-    def accept(self, node_id: str, cluster_id: str) -> tuple[Link, Hello]:
-        """Wait for the next peer that says a proper hello; strangers are turned away.
+    def accept(self) -> Link:
+        """Wait for the next caller, who has not introduced himself yet.
 
         Raises:
             LinkClosedError: the listener was closed.
@@ -142,24 +198,14 @@ class Listener:
         while True:
             try:
                 sock, _ = self._sock.accept()
+            except ConnectionAbortedError:
+                continue  # the caller was gone before we looked
             except OSError as error:
-                raise LinkClosedError("the listener was closed") from error
-            link = Link(sock, "an unnamed peer")
+                raise LinkClosedError(f"the listener ended: {error}") from error
             try:
-                hello = link.receive(time.monotonic() + HANDSHAKE_TIMEOUT_S).message
-                refused = _refusal(hello, cluster_id)
-                link.send(
-                    HelloAck(protocol_version=PROTOCOL_VERSION, node_id=node_id, refused=refused)
-                )
-            except (LinkClosedError, RemoteProtocolError):
-                link.close()
-                continue  # a stranger; whoever has business here speaks the protocol
-            if refused or not isinstance(hello, Hello):
-                link.close()
-                continue
-            link.peer = hello.node_id
-            link.welcome()
-            return link, hello
+                return Link(sock, "an unnamed peer")
+            except OSError:
+                sock.close()  # gone again before its options were set
 
     def close(self) -> None:
         """Stop listening; a blocked `accept` raises `LinkClosedError`."""
@@ -168,13 +214,11 @@ class Listener:
         self._sock.close()
 
 
-def dial(address: tuple[str, int], hello: Hello, expected_node_id: str, timeout_s: float) -> Link:
-    """Connect, introduce ourselves and check who answers.
-
-    Retries while nobody listens, since processes start in any order.
+def connect(address: tuple[str, int], expected_node_id: str, timeout_s: float) -> Link:
+    """Open a connection, retrying while nobody listens, since processes start in any order.
 
     Raises:
-        LinkClosedError: nobody there within the time, or the peer refuses and says why.
+        LinkClosedError: nobody there within the time.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -189,61 +233,36 @@ def dial(address: tuple[str, int], hello: Hello, expected_node_id: str, timeout_
             time.sleep(_DIAL_RETRY_S)
             continue
         sock.settimeout(None)
-        return _introduce(Link(sock, expected_node_id), hello, expected_node_id)
+        return Link(sock, expected_node_id)
 
 
 def read_in_background(
-    link: Link, on_message: Callable[[Received, int], None], on_end: Callable[[Exception], None]
+    link: Link,
+    on_message: Callable[[Received, int], None],
+    on_stray: Callable[[Received], None],
+    on_end: Callable[[Exception], None],
 ) -> threading.Thread:
     """Start a daemon thread that hands over every message with its arrival time (monotonic ns).
 
-    `on_end` is called once, with the reason, when the link ends.
+    Args:
+        on_stray: gets what the peer may not send on this link.
+        on_end: called once, with the reason, when the link ends.
     """
 
     def run() -> None:
         try:
             while True:
                 received = link.receive()
-                on_message(received, time.monotonic_ns())
+                if isinstance(received.message, link.peer_may_send):
+                    on_message(received, time.monotonic_ns())
+                else:
+                    on_stray(received)
         except (LinkClosedError, RemoteProtocolError) as error:
             on_end(error)
 
     thread = threading.Thread(target=run, name=f"read {link.peer}", daemon=True)
     thread.start()
     return thread
-
-
-def _introduce(link: Link, hello: Hello, expected_node_id: str) -> Link:
-    try:
-        link.send(hello)
-        answer = link.receive(time.monotonic() + DIALER_PATIENCE_S).message
-    except (LinkClosedError, RemoteProtocolError) as error:
-        link.close()
-        raise LinkClosedError(f"{expected_node_id} did not say hello: {error}") from error
-    link.welcome()
-    if not isinstance(answer, HelloAck):
-        link.close()
-        raise LinkClosedError(f"{expected_node_id} answered hello with {type(answer).__name__}")
-    if answer.refused:
-        link.close()
-        raise LinkClosedError(f"{answer.node_id} refused {hello.node_id}: {answer.refused}")
-    if answer.node_id != expected_node_id:
-        link.close()
-        raise LinkClosedError(f"expected {expected_node_id}, found {answer.node_id}")
-    return link
-
-
-def _refusal(hello: Message, cluster_id: str) -> str:
-    """Why a peer's hello is refused; empty if it is fine."""
-    if not isinstance(hello, Hello):
-        return f"the first message must be hello, not {type(hello).__name__}"
-    if hello.protocol_version != PROTOCOL_VERSION:
-        return f"protocol version {hello.protocol_version}; this side speaks {PROTOCOL_VERSION}"
-    if hello.cluster_id != cluster_id:
-        return "another cluster's member"
-    if hello.role not in ROLES:
-        return f"unknown role {hello.role!r}; valid: {', '.join(ROLES)}"
-    return ""
 
 
 def _configure(sock: socket.socket) -> None:

@@ -1,47 +1,69 @@
-"""Typed messages and their frame payloads.
+"""Typed messages and the kinds of frame they travel in.
 
-A payload is a 4-byte big-endian header length, a MessagePack header (one struct per kind, strict)
-and the bytes of the tensors that the header lists, in order. Guarantees: encoding allocates one
-buffer with room for the frame header before and the largest tag behind, tensors are packed straight
-into it; decoding raises only `RemoteProtocolError`, and checks every length before it uses it.
+Guarantees: one strict struct per kind; the two tables at the end are inverse to each other.
 Sans-IO. Must never know sockets or the model.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 
 import msgspec
-import torch
 
-from engine.errors import RemoteProtocolError
-from engine.transport.frame import HEADER_LEN, MAX_TAG_LEN, Kind
-from engine.transport.tensor import TensorMeta, describe, storage_view, view_bytes
+from engine.transport.frame import Kind
 
-PROTOCOL_VERSION = 1
-_LEN = struct.Struct(">I")
+PROTOCOL_VERSION = 2
+REPLIES = ("ids", "logits")  # what the last stage may be asked to answer with
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every message header."""
 
 
-class Hello(Message, frozen=True, kw_only=True):
-    """First frame of a plain connection: who calls, as what."""
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """First frame of a connection, in the clear: who calls whom, as what (docs/protocol.md).
+
+    Lenient where every other message is strict, so that a peer of any version is understood as far
+    as its version number, and both versions can be named.
+    """
 
     protocol_version: int
-    cluster_id: str
-    node_id: str  # "coordinator" or "stage-<idx>"
-    role: str  # "input" | "control" | "return"
+    cluster_id: str = ""
+    node_id: str = ""  # the caller: "coordinator" or "stage-<idx>"
+    to_node_id: str = ""  # whom it wants to reach
+    role: str = ""  # "input" | "control" | "return"
+    suite: str = ""  # of the frames after the handshake; "plain" must be asked for by name
+    noise: bytes = b""  # first Noise message; empty if plain
 
 
-class HelloAck(Message, frozen=True, kw_only=True):
-    """The answer to `Hello`: who listens here. `refused` is empty, or says why."""
+class HelloAck(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `Hello`: who listens here. `refused` is empty, or says why. Lenient too."""
 
     protocol_version: int
-    node_id: str
+    node_id: str = ""
     refused: str = ""
+    noise: bytes = b""  # second Noise message; empty if plain or refused
+
+
+class HelloFinish(Message, frozen=True, kw_only=True):
+    """The caller's last handshake message; everything after it is sealed."""
+
+    noise: bytes
+
+
+class Welcome(Message, frozen=True, kw_only=True):
+    """First frame in the negotiated suite, listener → caller: proof that both hold the keys."""
+
+    refused: str = ""  # empty, or why the authenticated caller may not have this link
+
+
+class Sampling(Message, frozen=True, kw_only=True):
+    """How the last stage chooses tokens; decimals as text, so that every echo is exact."""
+
+    temperature: str = "0"  # "0": greedy
+    top_k: int = 0  # 0: no limit
+    top_p: str = "1"
+    seed: str = "0000000000000000"  # hex; keys the noise of each position
 
 
 class Levers(Message, frozen=True, kw_only=True):
@@ -56,6 +78,8 @@ class Levers(Message, frozen=True, kw_only=True):
     prefill_chunk: int
     max_new_tokens: int
     numeric_config: str
+    sampling: Sampling
+    reply: str  # "ids" | "logits": what the last stage answers with
     attestation: bool
     keepwarm_ms: int
 
@@ -115,7 +139,7 @@ class Noop(Message, frozen=True, kw_only=True):
 
 
 class Probe(Message, frozen=True, kw_only=True):
-    """Round-trip probe of one link, outside jobs only."""
+    """Round-trip probe of one link, outside jobs only; may carry a tensor "payload" of u8."""
 
     seq: int
 
@@ -127,13 +151,17 @@ class ProbeAck(Message, frozen=True, kw_only=True):
 class ProbeOrder(Message, frozen=True, kw_only=True):
     """Coordinator → stage, control link: probe your forward link."""
 
-    count: int
+    count: int  # round trips of an empty probe, and of one with a payload
+    payload_bytes: int
+    idle_ms: int  # silence before the last payload
 
 
 class ProbeReport(Message, frozen=True, kw_only=True):
-    """Stage → coordinator, control link."""
+    """Stage → coordinator, control link: round trips as its sending end saw them."""
 
-    rtt_ns: tuple[int, ...]
+    rtt_ns: tuple[int, ...]  # empty probes
+    payload_rtt_ns: tuple[int, ...]  # probes with the payload, back to back
+    idle_payload_rtt_ns: int  # one more after the silence
 
 
 class ResetAck(Message, frozen=True, kw_only=True):
@@ -148,6 +176,7 @@ class ResetAck(Message, frozen=True, kw_only=True):
     source_digest: str
     kernel: str
     num_threads: int
+    max_kv_size: int  # keys a query may see; 0: all
 
 
 class Statement(Message, frozen=True, kw_only=True):
@@ -156,9 +185,11 @@ class Statement(Message, frozen=True, kw_only=True):
     job: int
     stage_idx: int
     frames_sent: int  # verify or reply frames this stage wrote in the job
+    bytes_sent: int  # of those frames, header and tag included
     stale_dropped: int
     stale_computed: int
     pending_frames: int  # frames of the job still queued here: always 0
+    uncorrelated: int  # messages this stage dropped because nobody was entitled to send them
     signed: str = ""  # signed statement, when attestation is on
 
 
@@ -171,9 +202,13 @@ class JobErrorReport(Message, frozen=True, kw_only=True):
     detail: str
 
 
-KIND_OF: Mapping[type[Message], Kind] = {
+AnyMessage = Message | Hello | HelloAck
+
+KIND_OF: Mapping[type[AnyMessage], Kind] = {
     Hello: Kind.HELLO,
     HelloAck: Kind.HELLO_ACK,
+    HelloFinish: Kind.HELLO_FINISH,
+    Welcome: Kind.WELCOME,
     Reset: Kind.RESET,
     Verify: Kind.VERIFY,
     Reply: Kind.REPLY,
@@ -187,73 +222,4 @@ KIND_OF: Mapping[type[Message], Kind] = {
     ProbeOrder: Kind.PROBE_ORDER,
     ProbeReport: Kind.PROBE_REPORT,
 }
-TYPE_OF: Mapping[Kind, type[Message]] = {kind: cls for cls, kind in KIND_OF.items()}
-
-
-class _Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    message: msgspec.Raw
-    tensors: tuple[TensorMeta, ...]
-
-
-_header_decoder = msgspec.msgpack.Decoder(_Header)
-_message_decoders = {kind: msgspec.msgpack.Decoder(cls) for kind, cls in TYPE_OF.items()}
-_encoder = msgspec.msgpack.Encoder()
-
-
-def encode_message_frame(
-    message: Message, tensors: Mapping[str, torch.Tensor] | None = None
-) -> tuple[Kind, bytearray, int]:
-    """Build a frame buffer whose header is not yet written.
-
-    Returns:
-        The kind, the buffer (header room + payload + room for the largest tag) and the payload's
-        length in bytes. `connection.finish_frame` writes the header and seals in place.
-    """
-    named = {} if tensors is None else tensors
-    metas = tuple(describe(name, tensor) for name, tensor in named.items())
-    header = _encoder.encode([msgspec.Raw(_encoder.encode(message)), metas])
-    payload_len = _LEN.size + len(header) + sum(meta.num_bytes() for meta in metas)
-    buffer = bytearray(HEADER_LEN + payload_len + MAX_TAG_LEN)
-    _LEN.pack_into(buffer, HEADER_LEN, len(header))
-    at = HEADER_LEN + _LEN.size
-    buffer[at : at + len(header)] = header
-    at += len(header)
-    view = memoryview(buffer)
-    for meta, tensor in zip(metas, named.values(), strict=True):
-        size = meta.num_bytes()
-        view[at : at + size] = storage_view(tensor)
-        at += size
-    return KIND_OF[type(message)], buffer, payload_len
-
-
-def decode_payload(kind: Kind, payload: memoryview) -> tuple[Message, dict[str, torch.Tensor]]:
-    """Decode a payload; tensors share its memory.
-
-    Raises:
-        RemoteProtocolError: anything about the payload is wrong.
-    """
-    if len(payload) < _LEN.size:
-        raise RemoteProtocolError(f"{kind.name} payload of {len(payload)} bytes has no header")
-    (header_len,) = _LEN.unpack_from(payload)
-    at = _LEN.size + header_len
-    if at > len(payload):
-        raise RemoteProtocolError(
-            f"{kind.name} header of {header_len} bytes is longer than its payload"
-        )
-    try:
-        header = _header_decoder.decode(payload[_LEN.size : at])
-        message = _message_decoders[kind].decode(header.message)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise RemoteProtocolError(f"{kind.name} header does not decode: {error}") from error
-    tensors: dict[str, torch.Tensor] = {}
-    for meta in header.tensors:
-        size = meta.num_bytes()
-        if at + size > len(payload):
-            raise RemoteProtocolError(f"{kind.name}: tensor {meta.name!r} runs past the payload")
-        tensors[meta.name] = view_bytes(meta, payload[at : at + size])
-        at += size
-    if at != len(payload) or len(tensors) != len(header.tensors):
-        raise RemoteProtocolError(
-            f"{kind.name}: {len(payload) - at} bytes left over or a name twice"
-        )
-    return message, tensors
+TYPE_OF: Mapping[Kind, type[AnyMessage]] = {kind: cls for cls, kind in KIND_OF.items()}

@@ -1,4 +1,4 @@
-"""Round-trip probes of one link, outside jobs.
+"""Measures one link, outside jobs: round trip, throughput, and what silence costs.
 
 Guarantees: a probe is answered on the same connection by whoever reads it; late or foreign answers
 are ignored. Must never know what the link is used for.
@@ -8,12 +8,44 @@ from __future__ import annotations
 
 import queue
 import time
+from dataclasses import dataclass
+
+import torch
 
 from engine.errors import LinkClosedError
 from engine.transport.link import Link
 from engine.transport.message import Probe
 
 PROBE_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePlan:
+    """What to measure.
+
+    Attributes:
+        count: round trips of an empty probe, and then as many with the payload.
+        payload_bytes: size of the payload; its extra time over an empty probe is one transfer.
+        idle_ms: silence before one more payload, whose extra time is the price of idling.
+    """
+
+    count: int
+    payload_bytes: int
+    idle_ms: int
+
+    def longest_s(self) -> float:
+        """When to give up on whoever measures."""
+        return PROBE_TIMEOUT_S * (2 * self.count + 1) + self.idle_ms / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LinkProbe:
+    """What was measured, in order; round trips in ns as the sending end saw them."""
+
+    rtt_ns: tuple[int, ...]
+    payload_bytes: int
+    payload_rtt_ns: tuple[int, ...]
+    idle_payload_rtt_ns: int
 
 
 class Prober:
@@ -27,21 +59,22 @@ class Prober:
         """An answer, as read by the reader thread (monotonic ns)."""
         self._acks.put((seq, read_ns))
 
-    def measure(self, link: Link, count: int) -> tuple[int, ...]:
-        """Send `count` probes one after another.
-
-        Returns:
-            Round-trip times in ns, in order.
+    def measure(self, link: Link, plan: ProbePlan) -> LinkProbe:
+        """Send probes one after another.
 
         Raises:
             LinkClosedError: the link is gone or silent for `PROBE_TIMEOUT_S`.
         """
-        return tuple(self._one(link) for _ in range(count))
+        payload = torch.zeros(plan.payload_bytes, dtype=torch.uint8)
+        rtt_ns = tuple(self._one(link, payload[:0]) for _ in range(plan.count))
+        payload_rtt_ns = tuple(self._one(link, payload) for _ in range(plan.count))
+        time.sleep(plan.idle_ms / 1000)
+        return LinkProbe(rtt_ns, plan.payload_bytes, payload_rtt_ns, self._one(link, payload))
 
-    def _one(self, link: Link) -> int:
+    def _one(self, link: Link, payload: torch.Tensor) -> int:
         self._seq += 1
         sent_ns = time.monotonic_ns()
-        link.send(Probe(seq=self._seq))
+        link.send(Probe(seq=self._seq), {"payload": payload})
         while True:
             try:
                 seq, read_ns = self._acks.get(timeout=PROBE_TIMEOUT_S)

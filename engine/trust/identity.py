@@ -9,10 +9,10 @@ know what it signs.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 import re
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from engine.errors import ConfigError, ReceiptError
+from engine.trust.private_file import create_private_file, read_private_file
 
 _KEY_ID_NAME = re.compile(r"[0-9a-f]{16}")
 KEY_ID_LEN = 16  # hex digits of the SHA-256 of the raw public key
@@ -114,15 +115,13 @@ class Identity:
         """Load the key at `path`; the first call creates it (mode 0600) with its `.pub` beside it.
 
         Raises:
-            ConfigError: the file is readable by others or is no Ed25519 key.
+            ConfigError: the file is not ours alone or is no Ed25519 key.
         """
         if not path.exists():
             _create(path)
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & 0o077:
-            raise ConfigError(f"{path}: private key has mode {mode:04o}; run: chmod 600 {path}")
+        pem = read_private_file(path, "private key")
         try:
-            key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+            key = serialization.load_pem_private_key(pem, password=None)
         except (ValueError, TypeError) as error:  # TypeError: it is encrypted
             raise ConfigError(f"{path}: not a private key ({error}); move it away") from error
         if not isinstance(key, Ed25519PrivateKey):
@@ -135,24 +134,13 @@ class Identity:
 
 
 def _create(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     pem = Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    # A private name first, then a link that fails if the key exists: of two processes that start
-    # together, both end with the same key.
-    staging = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(pem)
-    try:
-        os.link(staging, path)
-    except FileExistsError:
-        pass  # the other process was first; its key is the key
-    finally:
-        staging.unlink()
+    with contextlib.suppress(FileExistsError):  # another process was first; its key is the key
+        create_private_file(path, pem)
 
 
 def load_public_keys(*folders: Path) -> dict[str, PublicIdentity]:

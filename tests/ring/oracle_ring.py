@@ -13,16 +13,21 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from engine import defaults
+from engine.cluster.ring_keys import deal_keys
 from engine.coordinator.ring_links import RingAddresses
 from engine.coordinator.session import Session
 from engine.errors import JobError
 from engine.source import engine_source_digest
+from engine.stage.config import StageConfig, Successor
 from engine.stage.job import StageIdentity
-from engine.stage.service import StageService, Successor
+from engine.stage.service import StageService
+from engine.transport.credentials import Credentials
 from engine.transport.link import Listener
 
-CLUSTER_ID = "oracle"
 CONTEXT_LEN = 400
+VOCAB_SIZE = 32
+HIDDEN_LEN = 64
 Truth = Callable[[Sequence[int]], int]
 
 
@@ -54,8 +59,10 @@ class OracleExecutor:
 
     model_digest = "0" * 64
     kernel = "oracle"
+    max_kv_size = 0
 
     def __init__(self, stage_idx: int, num_stages: int, truth: Truth, delay_s: float = 0.0) -> None:
+        self.vocab_size = VOCAB_SIZE
         self.layer_start, self.layer_end = stage_idx, stage_idx + 1
         self.is_first = stage_idx == 0
         self.is_last = stage_idx == num_stages - 1
@@ -69,12 +76,12 @@ class OracleExecutor:
         self._tokens = []
 
     def embed(self, ids: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(ids, dtype=torch.float32).reshape(-1, 1)
+        return torch.tensor(ids, dtype=torch.float32).reshape(-1, 1).expand(-1, HIDDEN_LEN)
 
     def forward(self, hidden: torch.Tensor, start: int) -> torch.Tensor:
         if start > len(self._tokens):
             raise JobError("kv_gap", f"start {start} is past {len(self._tokens)}")
-        ids = [int(value) for value in hidden[:, 0]]
+        ids = [round(float(value)) for value in hidden[:, 0]]  # a lossy wire may be a little off
         if self.fail_at is not None and start <= self.fail_at < start + len(ids):
             raise JobError("planted", f"position {self.fail_at}")
         self._tokens = [*self._tokens[:start], *ids]
@@ -82,15 +89,25 @@ class OracleExecutor:
             time.sleep(self._random.random() * self._delay_s)
         return hidden
 
-    def answer(self, hidden: torch.Tensor) -> list[int]:
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         first = len(self._tokens) - hidden.shape[0]
-        return [self._truth(self._tokens[: idx + 1]) for idx in range(first, len(self._tokens))]
+        scores = torch.zeros(hidden.shape[0], self.vocab_size)
+        for row, idx in enumerate(range(first, len(self._tokens))):
+            scores[row, self._truth(self._tokens[: idx + 1])] = 1.0
+        return scores
 
 
 class OracleRing:
-    """N services on their own threads; a context manager."""
+    """N services on their own threads, with keys of their own; a context manager."""
 
-    def __init__(self, num_stages: int, truth: Truth, delay_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        num_stages: int,
+        truth: Truth,
+        delay_s: float = 0.0,
+        suite: str = defaults.SUITE,
+    ) -> None:
+        self.keys = deal_keys(num_stages, suite, None)
         self.executors = [
             OracleExecutor(idx, num_stages, truth, delay_s) for idx in range(num_stages)
         ]
@@ -100,7 +117,7 @@ class OracleRing:
             StageService(
                 executor,
                 StageIdentity(idx, engine_source_digest(), 1),
-                CLUSTER_ID,
+                self.credentials(idx),
                 self._successor(idx),
                 listeners[idx],
             )
@@ -109,6 +126,22 @@ class OracleRing:
         self._threads = [
             threading.Thread(target=service.run, daemon=True) for service in self.services
         ]
+
+    def credentials(self, stage_idx: int) -> Credentials:
+        """What the launcher would give this stage."""
+        return StageConfig(
+            stage_idx=stage_idx,
+            num_stages=len(self.executors),
+            layer_start=stage_idx,
+            layer_end=stage_idx + 1,
+            num_threads=1,
+            nice=0,
+            cluster_id=self.keys.cluster_id,
+            suite=self.keys.suite,
+            keys=self.keys.nodes[f"stage-{stage_idx}"],
+            model=None,
+            max_kv_size=0,
+        ).credentials()
 
     def _successor(self, stage_idx: int) -> Successor:
         if stage_idx + 1 == len(self.addresses):
@@ -129,4 +162,4 @@ class OracleRing:
 
     def session(self) -> Session:
         ring = RingAddresses(self.addresses[0], self.addresses[-1], tuple(self.addresses))
-        return Session(ring, CLUSTER_ID, CONTEXT_LEN)
+        return Session(ring, self.keys.coordinator(), CONTEXT_LEN)

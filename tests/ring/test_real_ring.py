@@ -101,6 +101,32 @@ def test_more_stages_than_layers_is_refused_with_the_range() -> None:
         LocalRing(RingSpec(num_stages=31))
 
 
+def test_a_ring_of_uneven_stages_gives_identical_ids(unsplit_ids: list[int]) -> None:
+    """Catches arithmetic that depends on where the layers are cut; a stage may hold one."""
+    plan = [(0, 1), (1, 17), (17, 29), (29, 30)]
+    with LocalRing(RingSpec(num_stages=4, layer_plan=plan)) as ring, ring.session() as session:
+        levers = make_levers(max_new_tokens=MAX_NEW, min_match_len=1)
+        generation = Generator(session, ring.files).generate(PROMPT, levers=levers)
+    assert generation.result.output_ids == unsplit_ids
+    assert [(ack.layer_start, ack.layer_end) for ack in generation.result.acks] == plan
+
+
+@pytest.mark.parametrize(
+    ("plan", "why"),
+    [
+        ([(0, 10), (11, 30)], "skipped"),
+        ([(0, 10), (9, 30)], "overlap"),
+        ([(0, 10), (10, 29)], "head"),
+        ([(0, 10), (10, 20), (20, 30)], "2 were asked for"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_before_any_process_starts(
+    plan: list[tuple[int, int]], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        LocalRing(RingSpec(num_stages=2, layer_plan=plan))
+
+
 def run_engine(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "engine", "generate", *arguments],

@@ -13,7 +13,7 @@ import torch
 from hypothesis import strategies as st
 
 from engine.transport.connection import Connection, Received
-from engine.transport.message import KIND_OF, Message
+from engine.transport.message import KIND_OF, AnyMessage
 from engine.transport.tensor import DTYPES, storage_view
 
 SHAPES = st.lists(st.integers(0, 4), max_size=4).map(tuple)
@@ -28,6 +28,8 @@ def values(kind: object) -> st.SearchStrategy:
         return st.booleans()
     if kind is str:
         return st.text(max_size=12)
+    if kind is bytes:
+        return st.binary(max_size=12)
     if kind is type(None):
         return st.none()
     if origin in (typing.Union, types.UnionType):
@@ -68,14 +70,12 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
 TENSOR_SETS = st.dictionaries(st.text(max_size=6), tensors(), max_size=3)
 
 
-def wire(
-    message: Message, named: dict[str, torch.Tensor] | None = None, sender: Connection | None = None
-) -> bytes:
-    """One frame's bytes."""
-    return bytes((sender or Connection()).send(message, named))
+def wire(message: AnyMessage, named: dict[str, torch.Tensor] | None = None) -> bytes:
+    """One plain frame's bytes."""
+    return bytes(Connection().send(message, named))
 
 
-def same(received: Received, message: Message, named: dict[str, torch.Tensor]) -> bool:
+def same(received: Received, message: AnyMessage, named: dict[str, torch.Tensor]) -> bool:
     """Equal to the last bit; NaN payloads too."""
     if (received.message, list(received.tensors)) != (message, list(named)):
         return False

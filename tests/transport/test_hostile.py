@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from engine.errors import LocalProtocolError, RemoteProtocolError
 from engine.transport.connection import Connection
 from engine.transport.frame import HEADER_LEN, MAX_PAYLOAD_LEN, Kind
-from engine.transport.message import Message, Noop, Probe, Reply
+from engine.transport.message import AnyMessage, Noop, Probe, Reply
 from tests.transport.drawn_messages import MESSAGES, TENSOR_SETS, wire
 
 
@@ -23,7 +23,7 @@ def raw_frame(kind: int, payload: bytes) -> bytes:
     return struct.pack(">BQ", kind, len(payload)) + payload
 
 
-def crafted(metas: object, blob: bytes, message: Message | None = None, kind: int = 7) -> bytes:
+def crafted(metas: object, blob: bytes, message: AnyMessage | None = None, kind: int = 7) -> bytes:
     """A frame whose tensor list says whatever we like."""
     header = msgspec.msgpack.encode([message or Noop(), metas])
     return raw_frame(kind, struct.pack(">I", len(header)) + header + blob)
@@ -33,11 +33,11 @@ def assert_refused(sent: bytes, match: str | None = None) -> None:
     """Refused with the one error, and the connection is dead for good."""
     reader = Connection()
     with pytest.raises(RemoteProtocolError, match=match):
-        reader.receive_data(sent)
+        list(reader.receive_data(sent))
     for reuse in (
         reader.receive_view,
         lambda: reader.send(Noop()),
-        lambda: reader.receive_data(wire(Noop())),
+        lambda: list(reader.receive_data(wire(Noop()))),
     ):
         with pytest.raises(LocalProtocolError, match="dead"):
             reuse()
@@ -49,7 +49,7 @@ def test_garbage_payloads(garbage: bytes, kind: int) -> None:
     """Catches any other exception than the protocol's own: it would kill the stage."""
     reader = Connection()
     try:
-        reader.receive_data(raw_frame(kind, garbage))
+        list(reader.receive_data(raw_frame(kind, garbage)))
     except RemoteProtocolError:
         with pytest.raises(LocalProtocolError):
             reader.receive_view()
@@ -57,7 +57,7 @@ def test_garbage_payloads(garbage: bytes, kind: int) -> None:
 
 @settings(max_examples=300)
 @given(message=MESSAGES, named=TENSOR_SETS, seed=st.integers(0, 2**32))
-def test_mutated_frames(message: Message, named: dict[str, torch.Tensor], seed: int) -> None:
+def test_mutated_frames(message: AnyMessage, named: dict[str, torch.Tensor], seed: int) -> None:
     """Catches decoders that trust a nearly right frame: flips, cuts and stretches."""
     rng = random.Random(seed)
     payload = bytearray(wire(message, named)[HEADER_LEN:])
@@ -74,7 +74,7 @@ def test_mutated_frames(message: Message, named: dict[str, torch.Tensor], seed: 
             payload = bytearray(b"\0")
     reader = Connection()
     try:
-        received = reader.receive_data(raw_frame(wire(message)[0], bytes(payload)))
+        received = list(reader.receive_data(raw_frame(wire(message)[0], bytes(payload))))
     except RemoteProtocolError:
         with pytest.raises(LocalProtocolError):
             reader.send(Noop())
@@ -93,7 +93,7 @@ def test_oversize_header_is_refused_before_its_body(payload_len: int) -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("kind", [0, 15, 99, 255])
+@pytest.mark.parametrize("kind", [0, 17, 99, 255])
 def test_unknown_kind_on_a_plain_connection(kind: int) -> None:
     """Catches a plain connection that reads a whole body for a kind nobody knows."""
     assert_refused(struct.pack(">BQ", kind, 1000), match=f"unknown message kind {kind}")
@@ -117,10 +117,27 @@ def test_impossible_shapes(shape: list[int]) -> None:
     assert_refused(crafted([["x", "f32", shape]], bytes(16)))
 
 
-@pytest.mark.parametrize("shape", [[0, 2**63], [2**64 - 1, 0], [2**62, 2**62, 0]])
-def test_huge_dimension_beside_a_zero_is_refused(shape: list[int]) -> None:
-    """Catches a shape of zero bytes whose other sizes overflow inside torch: dims are bounded."""
-    assert_refused(crafted([["x", "f32", shape]], b""))
+@pytest.mark.parametrize(
+    "shape",
+    [
+        [0, 2**63],
+        [2**64 - 1, 0],
+        [2**62, 2**62, 0],
+        [0, 2**28 + 1],
+        [0, 2**28, 2**28, 2**28],
+        [2**28, 2**28, 2**28, 0],
+        [2**14, 0, 2**15],
+    ],
+)
+def test_huge_dimensions_beside_a_zero_are_refused(shape: list[int]) -> None:
+    """Catches a shape of no bytes whose other sizes, or their product, overflow inside torch."""
+    assert_refused(crafted([["x", "f32", shape]], b""), match="impossible")
+
+
+@pytest.mark.parametrize("blob", [b"\x02\0\0", b"\0\0\xff", b"\x01\x80\x01"])
+def test_bools_that_are_neither(blob: bytes) -> None:
+    """Catches a mask that counts more than its elements."""
+    assert_refused(crafted([["x", "bool", [3]]], blob), match="0 or 1")
 
 
 def test_tensor_name_twice() -> None:
@@ -159,12 +176,47 @@ def test_broken_payload_headers(payload: bytes) -> None:
     assert_refused(raw_frame(Kind.NOOP, payload))
 
 
+def test_header_longer_than_its_payload() -> None:
+    """Catches a header cut at the payload's end and taken for whole."""
+    header = msgspec.msgpack.encode([Noop(), []])
+    payload = struct.pack(">I", len(header) + 1) + header
+    assert_refused(raw_frame(Kind.NOOP, payload), match="longer than its payload")
+
+
 def test_unknown_and_missing_fields() -> None:
     """Catches a lenient decoder: a misspelt lever would fall back to a default."""
     for fields in ({"seq": 1, "extra": 2}, {}, {"seq": "1"}, {"seq": 1.0}, {"seq": None}, [1]):
         header = msgspec.msgpack.encode([fields, []])
         payload = struct.pack(">I", len(header)) + header
         assert_refused(raw_frame(Kind.PROBE, payload), match="does not decode")
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J\x1b[31m", "a\nb: all is well", "\u202e", "x" * 3000])
+def test_errors_are_fit_for_a_terminal(name: str) -> None:
+    """Catches a stranger's field name that reaches a log as control characters or whole pages."""
+    header = msgspec.msgpack.encode([{name: 1}, []])
+    with pytest.raises(RemoteProtocolError, match="does not decode") as caught:
+        list(Connection().receive_data(raw_frame(7, struct.pack(">I", len(header)) + header)))
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        ["x" * 3000, "f99", [1]],
+        ["hidden", "y" * 3000, [1]],
+        ["x" * 3000, "f32", [1] * 2000],
+        ["x" * 3000, "f32", [9]],
+        ["x" * 3000, "bool", [1]],
+    ],
+)
+def test_errors_about_tensors_are_short(meta: list[object]) -> None:
+    """Catches a peer's tensor name, dtype or shape quoted at any length."""
+    header = msgspec.msgpack.encode([Noop(), [meta]])
+    payload = struct.pack(">I", len(header)) + header + b"\x07"
+    with pytest.raises(RemoteProtocolError, match="tensor") as caught:
+        list(Connection().receive_data(raw_frame(Kind.NOOP, payload)))
+    assert len(str(caught.value)) < 400
 
 
 def test_message_of_another_kind() -> None:
@@ -188,10 +240,19 @@ def test_bombs_allocate_nothing(bomb: bytes) -> None:
         tracemalloc.stop()
 
 
+def test_long_header_is_refused() -> None:
+    """Catches a peer's list that takes eight bytes here for each of its own."""
+    ids = tuple(range(100)) * 11_000
+    assert_refused(
+        crafted([], b"", Reply(job=1, epoch=0, start=0, ids=ids, spans=()), Kind.REPLY),
+        match="limit of 1048576",
+    )
+
+
 def test_received_after_death_is_refused() -> None:
     """Catches a dead connection that goes on counting bytes when the view is not asked for."""
     reader = Connection()
     with pytest.raises(RemoteProtocolError):
-        reader.receive_data(raw_frame(Kind.NOOP, b"?"))
+        list(reader.receive_data(raw_frame(Kind.NOOP, b"?")))
     with pytest.raises(LocalProtocolError):
         reader.received(HEADER_LEN)
