@@ -19,8 +19,9 @@ from bench.folders import choose_store
 from bench.plan import Selection, check_selection, make_plan
 from bench.progress import RunView
 from bench.record import Surroundings
-from bench.run import ExperimentRun, RingRecipe
-from bench.schema import Build, ModelFacts, Plan, RingConfig
+from bench.rings import RingRecipe, RingSet, ring_key
+from bench.run import ExperimentRun
+from bench.schema import ModelFacts, Plan, RingConfig
 from bench.show import explain
 from bench.store import now_rfc3339
 from bench.wan.profile import LinkProfile, load_profile
@@ -31,7 +32,7 @@ from engine.errors import ConfigError, LonghaulError
 from engine.model.linear import linear_kernel
 from engine.model.tokenizer import Tokenizer
 from engine.model.weights import ModelFiles, prepare_model
-from engine.source import engine_source_digest
+from engine.transport.seal import suite_named
 from engine.trust.identity import (
     Identity,
     PublicIdentity,
@@ -61,12 +62,15 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--max-new-tokens", type=int, help="cap on every cell's budget")
         command.add_argument("--profile", help="link profile, name or file")
         command.add_argument("--stages", type=int, default=defaults.NUM_STAGES)
+        command.add_argument("--suite", default=defaults.SUITE, help="seals the frames, or plain")
         command.add_argument("--threads", type=int, default=0, help="per stage; 0: all cores")
         command.add_argument("--seed", type=int, default=1)
         command.add_argument("--out", type=Path, help="folder; default: build/receipts/…")
-    checking = commands.add_parser("check", help="find everything wrong with an experiment")
+    checking = commands.add_parser(
+        "check", help="find everything wrong with an experiment, or a folder of study records"
+    )
     checking.add_argument("folder", type=Path)
-    showing = commands.add_parser("show", help="explain receipts")
+    showing = commands.add_parser("show", help="explain receipts and study records")
     showing.add_argument("receipts", type=Path, nargs="+")
     return parser
 
@@ -108,33 +112,16 @@ def _select(asked: argparse.Namespace) -> Selection:
 
 
 def _ring_config(asked: argparse.Namespace, profile: LinkProfile, files: ModelFiles) -> RingConfig:
-    profile.links(asked.stages)  # a profile made for another number of stages is refused here
+    profile.links(asked.stages)  # refuses a profile that lists links for another number of stages
     return RingConfig(
         num_stages=asked.stages,
         layer_plan=even_plan(files.config.num_layers, asked.stages),
         threads_per_stage=RingSpec(asked.stages, asked.threads).num_threads(),
         profile=profile.name,
         profile_digest=profile.digest,
-        suite="plain",
+        suite=suite_named(asked.suite).name,
         kernel=linear_kernel().name,
     )
-
-
-def _build() -> Build:
-    state = host.source_state()
-    return Build(
-        commit=state.git_commit,
-        dirty=state.is_dirty,
-        source_digest=state.source_digest,
-        engine_digest=engine_source_digest(),
-        environment_digest=host.environment_digest(),
-    )
-
-
-def _flat_host_facts() -> dict[str, str | int | None]:
-    facts = msgspec.to_builtins(host.host_facts())
-    packages = facts.pop("packages")
-    return {**facts, **{f"package.{name}": version for name, version in packages.items()}}
 
 
 def _make_plan(asked: argparse.Namespace) -> tuple[Plan, LinkProfile, ModelFiles]:
@@ -150,7 +137,9 @@ def _make_plan(asked: argparse.Namespace) -> tuple[Plan, LinkProfile, ModelFiles
         num_layers=files.config.num_layers,
     )
     ring = _ring_config(asked, profile, files)
-    plan = make_plan(selection, ring, _build(), model, now_rfc3339())
+    plan = make_plan(selection, ring, host.build_facts(), model, now_rfc3339())
+    for arm in plan.arms:
+        profile.links(plan.ring_of(arm).num_stages)
     return plan, profile, files
 
 
@@ -166,25 +155,28 @@ def run(asked: argparse.Namespace, console: Console) -> int:
         seed=plan.seed,
         build=plan.build,
         model=plan.model,
-        ring=plan.ring,
-        links=[],
-        host=_flat_host_facts(),
+        host=host.flat_host_facts(),
     )
-    spec = RingSpec(asked.stages, asked.threads, nice=BENCH_NICE)
-    recipe = RingRecipe(spec, profile, asked.seed)
+    rings = RingSet(RingRecipe(profile, asked.seed, BENCH_NICE), store.log)
     num_done = len(store.load_receipts())
     console.print(
         f"{len(plan.jobs) - num_done} of {len(plan.jobs)} jobs to run on {profile.name}, "
-        f"{asked.stages} stages; receipts go to {_shown(store.folder)}",
+        f"{_shown_rings(plan)}; receipts go to {_shown(store.folder)}",
         highlight=False,
         soft_wrap=True,
     )
     with RunView(plan, num_done, console) as view:
-        ExperimentRun(plan, store, recipe, around, view.callbacks()).execute()
+        ExperimentRun(plan, store, rings, around, view.callbacks()).execute()
     num_failed = sum(receipt.status == "failed" for receipt, _ in store.load_receipts().values())
     console.print(f"done: {len(plan.jobs)} receipts, {num_failed} failed", highlight=False)
     print(_shown(store.folder))
     return 1 if num_failed else 0
+
+
+def _shown_rings(plan: Plan) -> str:
+    """Which rings are kept up side by side."""
+    rings = dict.fromkeys(ring_key(plan.ring_of(job.arm)) for job in plan.jobs)
+    return ", ".join(f"{num_stages} stages ({suite})" for num_stages, suite in rings)
 
 
 def _shown(path: Path) -> str:

@@ -3,11 +3,16 @@
 Guarantees: an arm is complete and immutable; every numeric configuration has one reference arm; a
 null arm differs from what it repeats in name and description only. A new arm is one entry.
 Must never know: cells, schedules, processes.
+
+Which reference judges which ring: the kernels are row invariant, so an f32 output is the same on
+any ring, and `ar` on the run's default ring judges all of them. A lossy wire rounds hidden states
+where one stage hands them to the next, so its output belongs to a layer plan: an arm with such a
+configuration keeps the layer plan of its reference (`bench.plan` refuses another).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.defaults import DEPTH, DRAFT_LEN, DRAFTER, POLICY
 from engine.errors import unknown_name
@@ -15,7 +20,7 @@ from engine.errors import unknown_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One variant of decoding; every field but the names is a job lever.
+    """One variant of decoding; every field but the names is a lever: of the job, or of its ring.
 
     Attributes:
         policy: name of the draft-length policy.
@@ -24,6 +29,9 @@ class Arm:
         depth: cap on frames in flight.
         drafter: name of the drafter; "none" is never called.
         numeric_config: weights, wire dtype and kernels; outputs compare within one only.
+        reply: what the last stage answers with, "ids" or "logits".
+        suite: ring lever: what seals the frames; None: the run's default.
+        num_stages: ring lever; None: the run's default.
     """
 
     name: str
@@ -33,6 +41,9 @@ class Arm:
     depth: int
     drafter: str
     numeric_config: str = "f32"
+    reply: str = "ids"
+    suite: str | None = None
+    num_stages: int | None = None
     description: str
 
 
@@ -59,16 +70,38 @@ def _chain(name: str, draft_len: int, description: str) -> Arm:
 
 
 BASE_ARM = f"chain-k{DRAFT_LEN}"
-REFERENCE_ARMS = {"f32": "ar"}  # numeric configuration -> the arm whose output defines lossless
-NULL_PAIRS = {"null": BASE_ARM, "null-ar": "ar"}  # null arm -> the arm it repeats
+# numeric configuration -> the arm whose output defines lossless
+REFERENCE_ARMS = {"f32": "ar", "fp8": "ar-fp8"}
+LOSSY_WIRES = ("fp8",)  # numeric configurations whose output depends on the layer plan
+# null arm -> the arm it repeats
+NULL_PAIRS = {"null": BASE_ARM, "null-ar": "ar", "null-seal": "seal-none"}
+FRAME_STAGES = (1, 2, 3, 4)  # rings on which frames a traversal are counted
+
+_AR = _autoregressive("ar", "One token a traversal: no drafts, one frame in flight.")
+_BASE = _chain(BASE_ARM, DRAFT_LEN, f"Frames of {DRAFT_LEN} n-gram drafts, {DEPTH} in flight.")
+
+
+def _sealed(name: str, suite: str, description: str) -> Arm:
+    return replace(_BASE, name=name, suite=suite, description=description)
+
+
+def _counted(num_stages: int, reply: str) -> Arm:
+    return replace(
+        _AR,
+        name=f"{reply}-s{num_stages}",
+        num_stages=num_stages,
+        reply=reply,
+        description=f"ar on {num_stages} stage(s), answering with {reply}: counts frames.",
+    )
+
 
 ARMS: dict[str, Arm] = {
     arm.name: arm
     for arm in (
-        _autoregressive("ar", "One token a traversal: no drafts, one frame in flight."),
-        _autoregressive("null-ar", "ar again under another name: the noise of ratios to ar."),
-        _chain(BASE_ARM, DRAFT_LEN, f"Frames of {DRAFT_LEN} n-gram drafts, {DEPTH} in flight."),
-        _chain("null", DRAFT_LEN, f"{BASE_ARM} again under another name: the noise band."),
+        _AR,
+        replace(_AR, name="null-ar", description="ar under another name: noise of ratios to ar."),
+        _BASE,
+        replace(_BASE, name="null", description=f"{BASE_ARM} under another name: the noise band."),
         _chain("chain-k16", 16, f"Frames of 16 n-gram drafts, {DEPTH} in flight."),
         Arm(
             name="two-state",
@@ -79,11 +112,27 @@ ARMS: dict[str, Arm] = {
             drafter=DRAFTER,
             description="8 drafts; 16 after a frame that fully accepted or accepted at least 6.",
         ),
+        _sealed("seal-none", "plain", f"{BASE_ARM} on a ring whose frames are not protected."),
+        _sealed("null-seal", "plain", "seal-none under another name: the noise band."),
+        _sealed("seal-chacha", "chacha20-poly1305", f"{BASE_ARM} sealed by ChaCha20-Poly1305."),
+        _sealed("seal-aes", "aes-256-gcm", f"{BASE_ARM} sealed by AES-256-GCM."),
+        replace(_AR, name="ar-fp8", numeric_config="fp8", description="ar, hidden states in fp8."),
+        replace(
+            _BASE,
+            name="chain-fp8",
+            numeric_config="fp8",
+            description=f"{BASE_ARM}, hidden states in fp8 between stages.",
+        ),
+        *(_counted(num_stages, "ids") for num_stages in FRAME_STAGES),
+        *(_counted(num_stages, "logits") for num_stages in FRAME_STAGES),
     )
 }
 
 # What a decode experiment runs when nobody says otherwise, in this order in tables.
 DECODE_ARMS = ("ar", "null-ar", BASE_ARM, "null", "chain-k16", "two-state")
+SEAL_ARMS = ("seal-none", "null-seal", "seal-chacha", "seal-aes")
+FP8_ARMS = ("ar", "null-ar", "ar-fp8", BASE_ARM, "null", "chain-fp8")
+FRAME_ARMS = tuple(f"{reply}-s{n}" for reply in ("ids", "logits") for n in FRAME_STAGES)
 
 
 def get_arm(name: str) -> Arm:

@@ -1,4 +1,6 @@
-"""`python -m bench check DIR`: does an experiment's folder hold what it promised?
+"""`python -m bench check DIR`: does a folder hold what it promised?
+
+An experiment's folder has a `plan.json`; a study's folder has records named by 16 hex digits.
 
 Guarantees: every contradiction is found and named by file, rule and detail; nothing stops at the
 first one. It shares none of the harness's code but the schema. Must never change a file.
@@ -12,13 +14,15 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from bench.check_files import ExperimentFiles, Finding, receipt_file
-from bench.check_rules import check_position, check_receipt, check_schedule
+from bench.check_files import CheckedFolder, Finding, receipt_file
+from bench.check_plan import check_plan
+from bench.check_rules import check_position, check_receipt
+from bench.check_study import check_study, holds_records
 from bench.schema import Plan, Receipt
 from engine.errors import ReceiptError
 from engine.trust.identity import PublicIdentity, load_public_keys, longhaul_home
@@ -33,7 +37,7 @@ NOTE_RULES = ("commit",)
 class Inspection:
     """One pass over one folder."""
 
-    files: ExperimentFiles
+    files: CheckedFolder
     receipts: dict[int, Receipt] = field(default_factory=dict)  # by file name
     receipt_ids: dict[int, str] = field(default_factory=dict)
 
@@ -69,7 +73,7 @@ class Inspection:
         self._check_log(plan_digest)
         if plan is None:
             return
-        for rule, detail in check_schedule(plan):
+        for rule, detail in check_plan(plan):
             self.add("plan.json", rule, detail)
         self._check_commit(plan, repo_root)
         for job_idx, receipt in self.receipts.items():
@@ -169,7 +173,7 @@ def check_experiment(
         keys: trusted signers, by key id.
         repo_root: repository whose history must hold the plan's commit; None skips that.
     """
-    inspection = Inspection(ExperimentFiles(folder, keys))
+    inspection = Inspection(CheckedFolder(folder, keys))
     inspection.run(repo_root)
     return inspection.findings
 
@@ -177,23 +181,32 @@ def check_experiment(
 def main(args: list[str]) -> int:
     """Entry point of `python -m bench check`; 1 if there is a finding that is no note."""
     parser = argparse.ArgumentParser(prog="python -m bench check", description=__doc__)
-    parser.add_argument("folder", type=Path, help="an experiment: plan.json, receipts/, log.jsonl")
+    parser.add_argument("folder", type=Path, help="an experiment's, or a study's records")
     parser.add_argument("--keys", type=Path, action="append", help="folder of trusted *.pub files")
     options = parser.parse_args(args)
     if not options.folder.is_dir():
         raise ReceiptError(f"{options.folder}: no such folder; name one that holds a plan.json")
-    folders = options.keys or [REPOSITORY / "receipts" / "keys", longhaul_home() / "keys"]
-    files = ExperimentFiles(options.folder, load_public_keys(*folders))
+    key_folders = options.keys or [REPOSITORY / "receipts" / "keys", longhaul_home() / "keys"]
+    files = CheckedFolder(options.folder, load_public_keys(*key_folders))
+    if holds_records(options.folder):
+        num_records = check_study(files)
+        return _report(files.findings, f"{num_records} records")
     inspection = Inspection(files)
     inspection.run(REPOSITORY if (REPOSITORY / ".git").exists() else None)
-    notes = [finding for finding in inspection.findings if finding.rule in NOTE_RULES]
-    for finding in inspection.findings:
+    counted = f"{len(inspection.receipt_ids)} receipts"
+    return _report(inspection.findings, counted, inspection.failed)
+
+
+def _report(findings: list[Finding], counted: str, failed: Sequence[str] = ()) -> int:
+    """Print findings, failed jobs and the last line; 1 if there is a finding that is no note."""
+    notes = [finding for finding in findings if finding.rule in NOTE_RULES]
+    for finding in findings:
         print(f"note: {finding}" if finding in notes else finding)
-    if inspection.failed:
-        print(f"{len(inspection.failed)} failed jobs: {', '.join(inspection.failed)}")
-    num_findings = len(inspection.findings) - len(notes)
+    if failed:
+        print(f"{len(failed)} failed jobs: {', '.join(failed)}")
+    num_findings = len(findings) - len(notes)
     told = f", {len(notes)} notes" if notes else ""
-    print(f"{len(inspection.receipt_ids)} receipts, {num_findings} findings{told}")
+    print(f"{counted}, {num_findings} findings{told}")
     return 1 if num_findings else 0
 
 

@@ -1,4 +1,4 @@
-"""Files of an experiment as `bench check` reads them: names, exact bytes, signatures, the log.
+"""Signed files as `bench check` reads them: names, exact bytes, signatures, the log.
 
 Guarantees: reads with none of the harness's code but the schema, so that a harness that is wrong
 does not vouch for itself; a damaged document is still parsed, so that one defect does not hide
@@ -11,29 +11,42 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import msgspec
 import rfc8785
 
-from bench.schema import PLAN_SCHEMA, RECEIPT_SCHEMA, SIGNATURE_SCHEMA, Plan, Receipt, Signature
+from bench.schema import (
+    STUDY_SCHEMA,
+    Plan,
+    PlanSchema,
+    Receipt,
+    ReceiptSchema,
+    Signature,
+    Study,
+)
 from engine.errors import ReceiptError
 from engine.trust.identity import PublicIdentity
 
 TOP_LEVEL = ("plan.json", "plan.sig.json", "log.jsonl")
 RECEIPT_NAME = re.compile(r"(\d{4,})(\.sig)?\.json", re.ASCII)
-SCHEMAS = {Plan: PLAN_SCHEMA, Receipt: RECEIPT_SCHEMA, Signature: SIGNATURE_SCHEMA}
-DocumentT = TypeVar("DocumentT", Plan, Receipt, Signature)
+SCHEMAS = {  # what a document of this kind may be signed as
+    Plan: get_args(PlanSchema),
+    Receipt: get_args(ReceiptSchema),
+    Study: (STUDY_SCHEMA,),
+}
+DocumentT = TypeVar("DocumentT", Plan, Receipt, Study)
+AnyT = TypeVar("AnyT", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One contradiction."""
 
-    file: str  # relative to the experiment's folder
+    file: str  # relative to the checked folder
     rule: str
     detail: str
 
@@ -42,8 +55,8 @@ class Finding:
 
 
 @dataclass(slots=True)
-class ExperimentFiles:
-    """One experiment's folder, and what was found wrong with it so far."""
+class CheckedFolder:
+    """An experiment's or a study's folder, and what was found wrong with it so far."""
 
     folder: Path
     keys: Mapping[str, PublicIdentity]
@@ -67,7 +80,7 @@ class ExperimentFiles:
         return entries
 
     def check_names(self) -> None:
-        """Every file belongs here, and none is missing but for receipts."""
+        """Every file of an experiment belongs here, and none is missing but for receipts."""
         for path in sorted(self.folder.rglob("*")):
             name = path.relative_to(self.folder).as_posix()
             parts = path.relative_to(self.folder).parts
@@ -104,32 +117,39 @@ class ExperimentFiles:
         if not path.is_file():
             return None, b""
         body = path.read_bytes()
-        self._check_signature(name, body, SCHEMAS[kind])
-        return self._parse(name, body, kind), body
+        signed_as = self._check_signature(name, body, SCHEMAS[kind])
+        document = self._parse(name, body, kind)
+        if document is not None and signed_as not in (None, document.schema):
+            self.add(name, "signature", f"is a {document.schema}, signed as {signed_as!r}")
+        return document, body
 
-    def _check_signature(self, name: str, body: bytes, schema: str) -> None:
+    def _check_signature(self, name: str, body: bytes, schemas: Sequence[str]) -> str | None:
+        """Returns what the document was signed as, if its signature says so."""
         signature_name = name.removesuffix(".json") + ".sig.json"
         if not (self.folder / signature_name).is_file():
             self.add(name, "signature", "unsigned")
-            return
+            return None
         signature_body = (self.folder / signature_name).read_bytes()
         signature = self._parse(signature_name, signature_body, Signature)
         if signature is None:
-            return
-        if signature.type != schema:
-            self.add(signature_name, "signature", f"signs a {signature.type!r}, not a {schema!r}")
+            return None
+        if signature.type not in schemas:
+            wanted = " or ".join(schemas)
+            self.add(signature_name, "signature", f"signs a {signature.type!r}, not a {wanted}")
+            return None
         if signature.sha256 != hashlib.sha256(body).hexdigest():
             self.add(name, "signature", "its bytes are not the ones that were signed")
         if signature.key_id not in self.keys:
             self.add(name, "signature", f"signed by unknown key {signature.key_id}")
-            return
+            return signature.type
         try:
             raw = base64.b64decode(signature.signature, validate=True)
-            self.keys[signature.key_id].verify(schema, body, raw)
+            self.keys[signature.key_id].verify(signature.type, body, raw)
         except (ValueError, ReceiptError) as error:
             self.add(name, "signature", str(error))
+        return signature.type
 
-    def _parse(self, name: str, body: bytes, kind: type[DocumentT]) -> DocumentT | None:
+    def _parse(self, name: str, body: bytes, kind: type[AnyT]) -> AnyT | None:
         floats: list[str] = []
         try:
             tree = json.loads(

@@ -1,4 +1,4 @@
-"""What one receipt, and one plan, must satisfy: every rule of `bench check`, one generator each.
+"""What one receipt must satisfy, by itself and against its plan; one generator a group of rules.
 
 Guarantees: a rule yields (rule name, detail) for each contradiction and goes on; it trusts no
 count that it can add up itself. Separate from the code that runs jobs and writes receipts, on
@@ -7,88 +7,16 @@ purpose. Must never know files, keys or signatures.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import msgspec
 
-from bench.schema import FrameRow, Plan, PlannedJobRow, Receipt
+from bench.check_wire import Found, check_links, check_wire
+from bench.schema import FrameRow, Plan, Receipt
+from bench.schema_versions import version_defects, version_of
 
-Found = Iterator[tuple[str, str]]
 ROUND_OUTCOMES = ("applied", "refuted", "closed")
-
-
-# -- the plan ------------------------------------------------------------------------------------
-
-
-def check_schedule(plan: Plan) -> Found:
-    """Blocks are whole, references come first, and no arm is favoured by its place."""
-    if [row.job_idx for row in plan.jobs] != list(range(len(plan.jobs))):
-        yield "schedule", "job_idx does not count the jobs from 0, in order"
-    blocks: dict[int, list[PlannedJobRow]] = defaultdict(list)
-    for row in plan.jobs:
-        if row.arm not in plan.arms:
-            yield "schedule", f"job {row.job_idx}: arm {row.arm!r} is not among the plan's arms"
-        if row.role != "warmup":
-            blocks[row.block_idx].append(row)
-    for arm in plan.arms.keys() - {row.arm for row in plan.jobs}:
-        yield "schedule", f"arm {arm!r} is planned but has no job"
-    places = Counter((rows[0].rep, rows[0].cell) for rows in blocks.values())
-    for place in [(rep, cell.name) for rep in range(plan.reps) for cell in plan.cells]:
-        if places.pop(place, 0) != 1:
-            yield "schedule", f"rep {place[0]} of cell {place[1]!r} is not exactly one block"
-    if places:
-        yield "schedule", f"blocks outside the plan's reps and cells: {sorted(places)}"
-    measured = {row.arm for row in plan.jobs if row.role == "measured"}
-    for block_idx, rows in blocks.items():
-        for detail in _check_block(plan, rows, measured):
-            yield "schedule", f"block {block_idx}: {detail}"
-    for cell in plan.cells:
-        reps = [rows for rows in blocks.values() if rows[0].cell == cell.name]
-        for detail in _check_balance(reps, measured):
-            yield "schedule", f"cell {cell.name!r}: {detail}"
-
-
-def _check_block(plan: Plan, rows: list[PlannedJobRow], measured: set[str]) -> Iterator[str]:
-    if len({(row.rep, row.cell) for row in rows}) != 1:
-        yield "more than one rep or cell"
-    if any(after.job_idx != before.job_idx + 1 for before, after in pairwise(rows)):
-        yield "its jobs are not back to back"
-    if [row.order_idx for row in rows] != list(range(len(rows))):
-        yield "order_idx does not count its jobs from 0"
-    roles = [row.role for row in rows]
-    num_references = roles.count("reference")
-    if "reference" in roles[num_references:]:
-        yield "a reference job behind a measured one"
-    configs = Counter(
-        plan.arms[row.arm].numeric_config
-        for row in rows
-        if row.role == "reference" and row.arm in plan.arms
-    )
-    needed = {plan.arms[arm].numeric_config for arm in measured & plan.arms.keys()}
-    if configs != Counter(needed):
-        yield f"reference jobs {dict(configs)} instead of one for each of {sorted(needed)}"
-    times = Counter(row.arm for row in rows if row.role == "measured")
-    if times != Counter(measured):
-        wrong = sorted(arm for arm in measured | times.keys() if times[arm] != 1)
-        yield f"not every arm exactly once: {', '.join(wrong)}"
-
-
-def _check_balance(blocks: list[list[PlannedJobRow]], measured: set[str]) -> Iterator[str]:
-    """Either every arm stands in every place equally often (to one), or all have the same mean
-    place but for one block without a reversed partner."""
-    orders = [[row.arm for row in rows if row.role == "measured"] for rows in blocks]
-    num_blocks, last = len(orders), len(measured) - 1
-    counts = Counter((arm, place) for order in orders for place, arm in enumerate(order))
-    spread = [counts[arm, place] for arm in measured for place in range(last + 1)]
-    if not spread or max(spread) - min(spread) <= 1:
-        return
-    for arm in sorted(measured):
-        total = sum(place * counts[arm, place] for place in range(last + 1))
-        if abs(2 * total - num_blocks * last) > (last if num_blocks % 2 else 0):
-            mean = total / num_blocks
-            yield f"unbalanced: {arm!r} stands at {mean:.2f} on average, not {last / 2:.2f}"
 
 
 # -- a receipt against its plan ------------------------------------------------------------------
@@ -97,6 +25,8 @@ def _check_balance(blocks: list[list[PlannedJobRow]], measured: set[str]) -> Ite
 def check_position(plan: Plan, plan_digest: str, receipt: Receipt, job_idx: int) -> Found:
     """The receipt stands where its file name and the plan say, and ran what was planned."""
     position = receipt.position
+    if version_of(receipt) != version_of(plan):
+        yield "version", f"is a {receipt.schema} of a {plan.schema}"
     if position.plan_digest != plan_digest:
         yield "plan-digest", f"{position.plan_digest[:16]}; the plan's bytes: {plan_digest[:16]}"
     if position.experiment != plan.experiment:
@@ -114,9 +44,12 @@ def check_position(plan: Plan, plan_digest: str, receipt: Receipt, job_idx: int)
     digests = {cell.name: cell.prompt_digest for cell in plan.cells}
     if receipt.prompt_digest != digests.get(row.cell):
         yield "prompt", f"prompt_digest is not that of the plan's cell {row.cell!r}"
-    for name in ("build", "model", "ring"):
+    for name in ("build", "model"):
         if getattr(receipt, name) != getattr(plan, name):
             yield name, f"{name} differs from the plan's"
+    ring = plan.ring_of(row.arm)
+    if receipt.ring != ring:
+        yield "ring", f"{_difference(receipt.ring, ring)} (the plan's for arm {row.arm!r})"
     if row.arm not in plan.arms:
         return
     planned = msgspec.structs.replace(plan.arms[row.arm], max_new_tokens=row.max_new_tokens)
@@ -141,6 +74,8 @@ def _difference(found: msgspec.Struct, expected: msgspec.Struct) -> str:
 
 def check_receipt(receipt: Receipt) -> Found:
     """Every identity inside one receipt; a failed job is held to its rows only."""
+    for detail in version_defects(receipt):
+        yield "version", detail
     for idx, frame in enumerate(receipt.frames):
         for detail in _check_frame(frame, receipt.requested.depth):
             yield "frames", f"frame {idx}: {detail}"
@@ -152,6 +87,8 @@ def check_receipt(receipt: Receipt) -> Found:
     if receipt.failure is not None:
         yield "status", f"ok, yet {receipt.failure.code} is recorded"
     yield from _check_sums(receipt)
+    yield from check_wire(receipt)
+    yield from check_links(receipt)
     yield from _check_frontier(receipt)
     yield from _check_end(receipt)
     yield from _check_stages(receipt)
@@ -217,13 +154,6 @@ def _check_sums(receipt: Receipt) -> Found:
     lost = sum(frame.sent_len for frame in frames if frame.outcome == "stale")
     if counters.discarded_len != lost:
         yield "counters", f"discarded_len {counters.discarded_len}; its frames lost {lost}"
-    # An answered traversal is N verify frames and a reply; one that was overtaken may end early.
-    hops = receipt.ring.num_stages + 1
-    answered = sum(frame.outcome in ("prefill", "applied") for frame in frames)
-    least, most = answered * hops + len(frames) - answered, len(frames) * hops
-    if not least <= counters.frames_on_wire <= most:
-        found = counters.frames_on_wire
-        yield "counters", f"frames_on_wire {found}; its traversals make {least} to {most}"
 
 
 def _check_frontier(receipt: Receipt) -> Found:

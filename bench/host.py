@@ -20,7 +20,9 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from bench.schema import Build
 from engine.errors import ConfigError
+from engine.source import engine_source_digest
 from engine.trust.identity import longhaul_home
 
 CHECKOUT_DIR = Path(__file__).resolve().parent.parent
@@ -77,6 +79,25 @@ def host_facts() -> HostFacts:
         packages={name: versions[name] for name in KEY_PACKAGES if name in versions},
         clock_resolution_ns=max(1, round(time.get_clock_info("monotonic").resolution * 1e9)),
         load_average=f"{psutil.getloadavg()[0]:.2f}",
+    )
+
+
+def flat_host_facts() -> dict[str, str | int | None]:
+    """The facts as a receipt holds them: one level, a package under `package.<name>`."""
+    facts = msgspec.to_builtins(host_facts())
+    packages = facts.pop("packages")
+    return {**facts, **{f"package.{name}": version for name, version in packages.items()}}
+
+
+def build_facts(checkout_dir: Path = CHECKOUT_DIR) -> Build:
+    """What runs here: commit, sources, environment."""
+    state = source_state(checkout_dir)
+    return Build(
+        commit=state.git_commit,
+        dirty=state.is_dirty,
+        source_digest=state.source_digest,
+        engine_digest=engine_source_digest(),
+        environment_digest=environment_digest(),
     )
 
 

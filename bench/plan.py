@@ -8,11 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from bench.arms import get_arm, reference_arm
+import msgspec
+
+from bench.arms import LOSSY_WIRES, get_arm, reference_arm
 from bench.cells import Cell
 from bench.experiments import Experiment
 from bench.schedule import make_schedule
-from bench.schema import Build, CellRow, JobConfig, ModelFacts, Plan, PlannedJobRow, RingConfig
+from bench.schema import (
+    Build,
+    CellRow,
+    JobConfig,
+    ModelFacts,
+    Plan,
+    PlannedJobRow,
+    RingConfig,
+    SamplingRow,
+)
+from engine.cluster.plan import even_plan
 from engine.coordinator.job import make_levers
 from engine.errors import ConfigError
 from engine.transport.message import Levers
@@ -51,6 +63,7 @@ def arm_levers(arm_name: str, max_new_tokens: int) -> Levers:
         drafter=arm.drafter,
         max_new_tokens=max_new_tokens,
         numeric_config=arm.numeric_config,
+        reply=arm.reply,
     )
 
 
@@ -69,7 +82,27 @@ def job_config(arm_name: str, levers: Levers) -> JobConfig:
         numeric_config=levers.numeric_config,
         attestation=levers.attestation,
         keepwarm_ms=levers.keepwarm_ms,
+        reply=levers.reply,
+        sampling=SamplingRow(
+            temperature=levers.sampling.temperature,
+            top_k=levers.sampling.top_k,
+            top_p=levers.sampling.top_p,
+            seed=levers.sampling.seed,
+        ),
     )
+
+
+def arm_ring(arm_name: str, ring: RingConfig, num_layers: int) -> RingConfig:
+    """The ring that an arm's jobs run on: the run's default, but for the arm's own ring levers.
+
+    Raises:
+        ConfigError: unknown arm, or more stages than layers.
+    """
+    arm = get_arm(arm_name)
+    if arm.num_stages not in (None, ring.num_stages):
+        layer_plan = even_plan(num_layers, arm.num_stages)
+        ring = msgspec.structs.replace(ring, num_stages=arm.num_stages, layer_plan=layer_plan)
+    return msgspec.structs.replace(ring, suite=arm.suite or ring.suite)
 
 
 def check_selection(selection: Selection) -> None:
@@ -86,6 +119,8 @@ def check_selection(selection: Selection) -> None:
         raise ConfigError(f"an arm is named twice: {', '.join(arms)}")
     if selection.reps < 1:
         raise ConfigError(f"reps is {selection.reps}; allowed: 1 or more")
+    if experiment.base_arm is None:
+        return  # nothing is timed
     nulls = [null for null, of in experiment.null_pairs.items() if of == experiment.base_arm]
     missing = [name for name in (experiment.base_arm, *nulls) if name not in arms]
     if len(arms) > 1 and missing:
@@ -105,30 +140,31 @@ def make_plan(
     """Write everything down.
 
     Args:
+        ring: the run's default; arms may leave it by their own ring levers.
         created: RFC 3339 time.
+
+    Raises:
+        ConfigError: arms that cannot be judged, or a ring that cannot be.
     """
     check_selection(selection)
     experiment = selection.experiment
-    cells = [
-        CellRow(
-            name=cell.name,
-            kind=cell.kind,
-            max_new_tokens=selection.budget(cell),
-            prompt_digest=cell.prompt_digest,
-        )
-        for cell in selection.cells
-    ]
+    cells = _cell_rows(selection)
     # The budget belongs to the cell; an arm's own figure is only the largest it meets.
     largest = max(cell.max_new_tokens for cell in cells)
+    arm_names = _all_arms(selection)
+    rings = {name: arm_ring(name, ring, model.num_layers) for name in arm_names}
+    _check_layer_plans(rings)
     return Plan(
         experiment=experiment.name,
         created=created,
         seed=f"{selection.seed:016x}",
-        base_arm=experiment.base_arm,
+        base_arm=experiment.base_arm or "",
         null_pairs={
-            null: of for null, of in experiment.null_pairs.items() if null in selection.arms
+            null: of
+            for null, of in experiment.null_pairs.items()
+            if null in selection.arms and of in arm_names
         },
-        arms={name: job_config(name, arm_levers(name, largest)) for name in _all_arms(selection)},
+        arms={name: job_config(name, arm_levers(name, largest)) for name in arm_names},
         cells=cells,
         reps=selection.reps,
         ring=ring,
@@ -138,13 +174,39 @@ def make_plan(
         alpha=experiment.alpha,
         exclusions=list(experiment.exclusions),
         jobs=_planned_jobs(selection, cells),
+        arm_rings={name: own for name, own in rings.items() if own != ring},
     )
+
+
+def _cell_rows(selection: Selection) -> list[CellRow]:
+    return [
+        CellRow(
+            name=cell.name,
+            kind=cell.kind,
+            max_new_tokens=selection.budget(cell),
+            prompt_digest=cell.prompt_digest,
+        )
+        for cell in selection.cells
+    ]
 
 
 def _all_arms(selection: Selection) -> list[str]:
     """The measured arms, and the reference arms that they need but that nobody measures."""
     needed = [reference_arm(get_arm(name).numeric_config).name for name in selection.arms]
     return list(dict.fromkeys([*selection.arms, *needed]))
+
+
+def _check_layer_plans(rings: dict[str, RingConfig]) -> None:
+    """Refuse an arm with a lossy wire whose reference runs on another layer plan."""
+    for name, ring in rings.items():
+        config = get_arm(name).numeric_config
+        reference = reference_arm(config).name
+        if config in LOSSY_WIRES and ring.layer_plan != rings[reference].layer_plan:
+            raise ConfigError(
+                f"arm {name!r} rounds hidden states between {ring.num_stages} stages, its "
+                f"reference {reference!r} between {rings[reference].num_stages}, so their outputs "
+                "do not compare; give both the same num_stages"
+            )
 
 
 def _planned_jobs(selection: Selection, cells: Sequence[CellRow]) -> list[PlannedJobRow]:

@@ -41,7 +41,7 @@ class RunView:
             disable=not console.is_terminal,
         )
         self._task: TaskID = self._bar.add_task(
-            "", total=self._num_jobs, completed=num_done, job="starting the ring", eta=""
+            "", total=self._num_jobs, completed=num_done, job="starting the rings", eta=""
         )
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Receipts and plans on disk: canonical bytes, digests, signatures.
+"""Receipts, plans and studies on disk: canonical bytes, digests, signatures.
 
 Guarantees: a file written here is RFC 8785 canonical JSON with a detached Ed25519 signature beside
 it; a file read here had its signature checked over its exact bytes *before* parsing, and parses
@@ -13,20 +13,33 @@ import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import msgspec
 import rfc8785
 
-from bench.schema import PLAN_SCHEMA, RECEIPT_SCHEMA, Plan, Receipt, Signature
+from bench.schema import (
+    STUDY_SCHEMA,
+    Plan,
+    PlanSchema,
+    Receipt,
+    ReceiptSchema,
+    Signature,
+    Study,
+)
 from engine.errors import ReceiptError
 from engine.trust.identity import Identity, PublicIdentity
 
 RECEIPT_ID_LEN = 16  # hex digits of the SHA-256 of the receipt's bytes
 
-SCHEMA_OF: Mapping[type, str] = {Receipt: RECEIPT_SCHEMA, Plan: PLAN_SCHEMA}
+# What a document of this kind may call itself; readers take every version, writers the newest.
+SCHEMAS_OF: Mapping[type[Receipt | Plan | Study], tuple[str, ...]] = {
+    Receipt: get_args(ReceiptSchema),
+    Plan: get_args(PlanSchema),
+    Study: (STUDY_SCHEMA,),
+}
 
-DocumentT = TypeVar("DocumentT", Receipt, Plan)
+DocumentT = TypeVar("DocumentT", Receipt, Plan, Study)
 
 
 def canonical_bytes(document: msgspec.Struct) -> bytes:
@@ -95,26 +108,38 @@ def load_signed(
         body = path.read_bytes()
     except OSError as error:
         raise ReceiptError(f"{path}: cannot be read: {error.strerror}") from error
-    signature_file = signature_path(path)
-    if not signature_file.exists():
-        raise ReceiptError(f"{path}: unsigned: {signature_file.name} is missing")
-    try:
-        signature = msgspec.json.decode(signature_file.read_bytes(), type=Signature)
-        raw_signature = base64.b64decode(signature.signature, validate=True)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise ReceiptError(f"{signature_file}: not a signature file: {error}") from error
+    signature, raw_signature = _read_signature(path)
     if signature.key_id not in keys:
         known = ", ".join(sorted(keys)) or "none"
         raise ReceiptError(f"{path}: signed by unknown key {signature.key_id}; known: {known}")
-    if signature.type != SCHEMA_OF[kind]:
-        raise ReceiptError(f"{path}: signed as {signature.type!r}, not as {SCHEMA_OF[kind]!r}")
+    if signature.type not in SCHEMAS_OF[kind]:
+        wanted = " or ".join(SCHEMAS_OF[kind])
+        raise ReceiptError(f"{path}: signed as {signature.type!r}, not as {wanted}")
     if hashlib.sha256(body).hexdigest() != signature.sha256:
-        raise ReceiptError(f"{path}: its bytes are not the ones that {signature_file.name} signs")
+        signed_by = signature_path(path).name
+        raise ReceiptError(f"{path}: its bytes are not the ones that {signed_by} signs")
     try:
         keys[signature.key_id].verify(signature.type, body, raw_signature)
-        return parse_document(body, kind), body
+        document = parse_document(body, kind)
     except ReceiptError as error:
         raise ReceiptError(f"{path}: {error}") from error
+    if document.schema != signature.type:
+        raise ReceiptError(f"{path}: is a {document.schema}, signed as {signature.type!r}")
+    return document, body
+
+
+def signed_kind(path: Path) -> type[Receipt | Plan | Study]:
+    """What a document's signature says that it is; `load_signed` proves it.
+
+    Raises:
+        ReceiptError: missing or damaged signature, or one of an unknown type.
+    """
+    signature, _ = _read_signature(path)
+    for kind, schemas in SCHEMAS_OF.items():
+        if signature.type in schemas:
+            return kind
+    known = ", ".join(schema for schemas in SCHEMAS_OF.values() for schema in schemas)
+    raise ReceiptError(f"{path}: signed as {signature.type!r}; known: {known}")
 
 
 def parse_document(body: bytes, kind: type[DocumentT]) -> DocumentT:
@@ -133,20 +158,6 @@ def parse_document(body: bytes, kind: type[DocumentT]) -> DocumentT:
     return document
 
 
-def json_schema() -> bytes:
-    """The JSON Schema of receipts, plans and signatures, committed as `receipts/schema/`."""
-    _, components = msgspec.json.schema_components(
-        (Receipt, Plan, Signature), ref_template="#/$defs/{name}"
-    )
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Longhaul receipts, version 1",
-        "oneOf": [{"$ref": f"#/$defs/{name}"} for name in ("Receipt", "Plan", "Signature")],
-        "$defs": components,
-    }
-    return msgspec.json.format(msgspec.json.encode(schema, order="sorted"), indent=2) + b"\n"
-
-
 def _refuse_floats(value: object, where: str) -> None:
     if isinstance(value, float):
         raise ReceiptError(f"a float at {where}: receipts hold integers and decimal strings")
@@ -156,6 +167,20 @@ def _refuse_floats(value: object, where: str) -> None:
     elif isinstance(value, list | tuple):
         for idx, item in enumerate(value):
             _refuse_floats(item, f"{where}[{idx}]")
+
+
+def _read_signature(path: Path) -> tuple[Signature, bytes]:
+    """The signature file beside a document, and the raw signature in it."""
+    signature_file = signature_path(path)
+    if not path.exists():
+        raise ReceiptError(f"{path}: cannot be read: no such file")
+    if not signature_file.exists():
+        raise ReceiptError(f"{path}: unsigned: {signature_file.name} is missing")
+    try:
+        signature = msgspec.json.decode(signature_file.read_bytes(), type=Signature)
+        return signature, base64.b64decode(signature.signature, validate=True)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ReceiptError(f"{signature_file}: not a signature file: {error}") from error
 
 
 def _write_atomically(path: Path, body: bytes) -> None:

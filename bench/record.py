@@ -18,6 +18,7 @@ from bench.schema import (
     Counters,
     Failure,
     FrameRow,
+    HopRow,
     JobConfig,
     LinkRow,
     Lossless,
@@ -45,8 +46,6 @@ class Surroundings:
     seed: str
     build: Build
     model: ModelFacts
-    ring: RingConfig
-    links: list[LinkRow]
     host: dict[str, str | int | None]
 
 
@@ -60,6 +59,8 @@ class JobFacts:
     wall_start: str
     prompt_digest: str
     prompt_ids: tuple[int, ...]
+    ring: RingConfig
+    links: tuple[LinkRow, ...]  # of that ring, measured before its first job
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +116,8 @@ def make_receipt(
         requested=job_config(facts.planned.arm, facts.levers),
         observed=_observed(facts, result),
         stages=[_stage_observed(ack) for ack in result.acks],
-        ring=around.ring,
-        links=around.links,
+        ring=facts.ring,
+        links=list(facts.links),
         host=around.host,
         timing=Timing(
             wall_start=facts.wall_start,
@@ -176,16 +177,34 @@ def levers_digest(levers: Levers) -> str:
 
 
 def _counters(result: JobResult) -> Counters:
-    ours = len(result.frames)
     discarded = sum(record.sent_len for record in result.frames if record.outcome == "stale")
+    hops = _hops(result)
     return Counters(
         stale_replies=result.stale_replies,
         stale_dropped=sum(statement.stale_dropped for statement in result.statements),
         stale_computed=sum(statement.stale_computed for statement in result.statements),
         uncorrelated=result.uncorrelated,
         discarded_len=discarded,
-        frames_on_wire=ours + sum(statement.frames_sent for statement in result.statements),
+        frames_on_wire=sum(hop.frames for hop in hops),
+        bytes_on_wire=sum(hop.bytes for hop in hops),
+        hops=hops,
+        stages_uncorrelated=sum(statement.uncorrelated for statement in result.statements),
     )
+
+
+def _hops(result: JobResult) -> list[HopRow]:
+    """What each process wrote; a stage that did not state it (a failed job) has no row."""
+    sent_bytes = sum(record.sent_bytes for record in result.frames)
+    ours = HopRow(sender="coordinator", frames=len(result.frames), bytes=sent_bytes)
+    stages = [
+        HopRow(
+            sender=f"stage-{statement.stage_idx}",
+            frames=statement.frames_sent,
+            bytes=statement.bytes_sent,
+        )
+        for statement in result.statements
+    ]
+    return [ours, *stages]
 
 
 def _frame_row(record: FrameRecord) -> FrameRow:

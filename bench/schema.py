@@ -1,9 +1,12 @@
-"""The schema of receipts, plans and signatures.
+"""The schema of receipts, plans, studies and signatures.
 
 Guarantees: strict structs (an unknown or missing key is an error) of integers below 2**53, strings,
 booleans, nulls, lists and objects; no derived statistic. Units are in the names; times are ns since
 job start on the coordinator's monotonic clock unless a comment says otherwise. Must never know how
 anything is measured, signed or stored.
+
+Versions: signed bytes never change, so these structs read every version. Fields that default to
+`UNSET` came with version 2: a document has none of them or all (`bench.schema_versions`).
 """
 
 from __future__ import annotations
@@ -11,10 +14,13 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-# 1: first version.
-RECEIPT_SCHEMA: Literal["longhaul-receipt/1"] = "longhaul-receipt/1"
-PLAN_SCHEMA: Literal["longhaul-plan/1"] = "longhaul-plan/1"
+ReceiptSchema = Literal["longhaul-receipt/1", "longhaul-receipt/2"]
+PlanSchema = Literal["longhaul-plan/1", "longhaul-plan/2"]
+RECEIPT_SCHEMA: ReceiptSchema = "longhaul-receipt/2"  # what is written now
+PLAN_SCHEMA: PlanSchema = "longhaul-plan/2"
+STUDY_SCHEMA: Literal["longhaul-study/1"] = "longhaul-study/1"
 SIGNATURE_SCHEMA: Literal["longhaul-signature/1"] = "longhaul-signature/1"
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
@@ -67,7 +73,19 @@ class LinkRow(_Record, frozen=True, kw_only=True):
     one_way_ns: Count
     jitter_ns: Count
     rate_bytes_per_s: Count  # 0: unlimited
-    rtt_ns: list[Count]  # measured by the sending end of the link
+    rtt_ns: list[Count]  # of empty probes, measured by the sending end of the link
+    payload_bytes: Count | UnsetType = UNSET  # what the payload probes carried
+    payload_rtt_ns: list[Count] | UnsetType = UNSET  # payload out, nothing back; back to back
+    idle_payload_rtt_ns: Count | UnsetType = UNSET  # one more, after a silence
+
+
+class SamplingRow(_Record, frozen=True, kw_only=True):
+    """How tokens are chosen; temperature 0 is greedy."""
+
+    temperature: Decimal
+    top_k: Count  # 0: no limit
+    top_p: Decimal
+    seed: Hex
 
 
 class JobConfig(_Record, frozen=True, kw_only=True):
@@ -85,6 +103,8 @@ class JobConfig(_Record, frozen=True, kw_only=True):
     numeric_config: str
     attestation: bool
     keepwarm_ms: Count
+    reply: Literal["ids", "logits"] | UnsetType = UNSET  # what the last stage answers with
+    sampling: SamplingRow | UnsetType = UNSET
 
 
 class RingConfig(_Record, frozen=True, kw_only=True):
@@ -95,7 +115,7 @@ class RingConfig(_Record, frozen=True, kw_only=True):
     threads_per_stage: Count
     profile: str
     profile_digest: Digest
-    suite: str  # "plain" until frames are sealed
+    suite: str  # that seals the frames; "plain" seals none
     kernel: str  # the row-invariant linear in use
 
 
@@ -166,19 +186,30 @@ class Failure(_Record, frozen=True, kw_only=True):
     stage_idx: Count | None
 
 
+class HopRow(_Record, frozen=True, kw_only=True):
+    """What one process put on the wire in one job: verify frames; the last stage's are replies."""
+
+    sender: str  # "coordinator", "stage-0", …
+    frames: Count
+    bytes: Count  # header and tag included
+
+
 class Counters(_Record, frozen=True, kw_only=True):
     stale_replies: Count  # replies of an older epoch, dropped by the coordinator
     stale_dropped: Count  # verify frames that stages dropped uncomputed
     stale_computed: Count  # stale verify frames that stages computed
-    uncorrelated: Count  # messages that matched nothing, dropped
+    uncorrelated: Count  # messages that matched nothing, dropped by the coordinator
     discarded_len: Count  # drafts lost to flushes
     frames_on_wire: Count  # verify and reply frames written by all processes, prefill included
+    bytes_on_wire: Count | UnsetType = UNSET  # of those frames
+    hops: list[HopRow] | UnsetType = UNSET  # the same, by sender
+    stages_uncorrelated: Count | UnsetType = UNSET  # messages that stages dropped as unentitled
 
 
 class Receipt(_Record, frozen=True, kw_only=True):
     """The record of one job of the harness."""
 
-    schema: Literal["longhaul-receipt/1"] = RECEIPT_SCHEMA
+    schema: ReceiptSchema = RECEIPT_SCHEMA
     status: Literal["ok", "failed"]
     failure: Failure | None
     position: PlanPosition
@@ -224,22 +255,39 @@ class CellRow(_Record, frozen=True, kw_only=True):
 class Plan(_Record, frozen=True, kw_only=True):
     """What was promised before the first job."""
 
-    schema: Literal["longhaul-plan/1"] = PLAN_SCHEMA
+    schema: PlanSchema = PLAN_SCHEMA
     experiment: str
     created: str  # RFC 3339
     seed: Hex
-    base_arm: str
+    base_arm: str  # "": nothing is timed
     null_pairs: dict[str, str]  # null arm -> arm it repeats
     arms: dict[str, JobConfig]
     cells: list[CellRow]
     reps: Count
-    ring: RingConfig
+    ring: RingConfig  # the run's default
     build: Build
     model: ModelFacts
     hypotheses: list[str]
     alpha: Decimal
     exclusions: list[str]
     jobs: list[PlannedJobRow]
+    arm_rings: dict[str, RingConfig] | UnsetType = UNSET  # of the arms that leave the default ring
+
+    def ring_of(self, arm: str) -> RingConfig:
+        """The ring that an arm's jobs run on."""
+        return self.ring if self.arm_rings is UNSET else self.arm_rings.get(arm, self.ring)
+
+
+class Study(_Record, frozen=True, kw_only=True):
+    """Measurements that are not jobs, as they were read: no mean, no ratio."""
+
+    schema: Literal["longhaul-study/1"] = STUDY_SCHEMA
+    study: Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]*$")]
+    created: str  # RFC 3339
+    build: Build
+    host: dict[str, str | int | None]
+    settings: dict[str, str | int]
+    rows: list[dict[str, str | int]]
 
 
 class Signature(_Record, frozen=True, kw_only=True):

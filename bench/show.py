@@ -1,22 +1,53 @@
-"""Explains one receipt to a person: what ran, against what, what it proves, what failed."""
+"""Explains one receipt to a person: what ran, against what, what it proves, what failed.
+
+A study record is printed as it is: its settings, then a line a row.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from bench.receipt import load_signed, receipt_id
-from bench.schema import Receipt
+from msgspec import UNSET
+
+from bench.receipt import load_signed, receipt_id, signed_kind
+from bench.schema import Build, Receipt, Study
+from engine.errors import ReceiptError
 from engine.trust.identity import PublicIdentity
 
 
 def explain(path: Path, keys: dict[str, PublicIdentity]) -> str:
-    """Describe a receipt in plain lines.
+    """Describe a receipt or a study record in plain lines.
 
     Raises:
-        ReceiptError: its signature does not hold or it does not fit the schema.
+        ReceiptError: its signature does not hold, it does not fit the schema, or it is neither.
     """
-    receipt, body = load_signed(path, Receipt, keys)
-    return "\n".join(_lines(receipt, receipt_id(body)))
+    kind = signed_kind(path)
+    if kind is Study:
+        study, body = load_signed(path, Study, keys)
+        return "\n".join(_study_lines(study, receipt_id(body)))
+    if kind is Receipt:
+        receipt, body = load_signed(path, Receipt, keys)
+        return "\n".join(_lines(receipt, receipt_id(body)))
+    raise ReceiptError(f"{path}: is a plan; show explains receipts and study records")
+
+
+def _study_lines(study: Study, name: str) -> list[str]:
+    build = study.build
+    settings = ", ".join(f"{key} {value}" for key, value in study.settings.items())
+    return [
+        f"record {name} of study {study.study}, {study.created}, {len(study.rows)} rows",
+        f"build {_build_words(build)}, {study.host.get('cpu_model')}",
+        f"settings: {settings or 'none'}",
+        *(", ".join(f"{key} {value}" for key, value in row.items()) for row in study.rows),
+    ]
+
+
+def _build_words(build: Build) -> str:
+    return (
+        f"{(build.commit or 'unknown')[:12]}"
+        f"{' with uncommitted changes' if build.dirty else ''}, "
+        f"source {build.source_digest[:16]}"
+    )
 
 
 def _lines(receipt: Receipt, name: str) -> list[str]:
@@ -29,9 +60,7 @@ def _lines(receipt: Receipt, name: str) -> list[str]:
         f"k {config.draft_len}, depth {config.depth}, drafter {config.drafter}",
         f"ring of {ring.num_stages} stages, profile {ring.profile}, {ring.threads_per_stage} "
         f"threads a stage, {ring.kernel}, frames {ring.suite}",
-        f"build {(receipt.build.commit or 'unknown')[:12]}"
-        f"{' with uncommitted changes' if receipt.build.dirty else ''}, "
-        f"source {receipt.build.source_digest[:16]}, model {receipt.model.model_digest[:16]}",
+        f"build {_build_words(receipt.build)}, model {receipt.model.model_digest[:16]}",
         f"{len(receipt.prompt_ids)} prompt tokens, {len(receipt.output_ids)} output tokens, "
         f"finished by {receipt.finish_reason}",
         f"{len(rounds)} rounds, {sum(row.committed_len for row in rounds)} tokens committed by "
@@ -45,6 +74,10 @@ def _lines(receipt: Receipt, name: str) -> list[str]:
             else ""
         ),
     ]
+    hops = receipt.counters.hops
+    if hops is not UNSET:
+        words = ", ".join(f"{hop.sender} {hop.frames} ({hop.bytes} bytes)" for hop in hops)
+        lines.append(f"frames on the wire: {words}")
     timing = receipt.timing
     if timing.first_commit_ns is not None and timing.last_commit_ns is not None:
         decode_ns = timing.last_commit_ns - timing.first_commit_ns

@@ -1,7 +1,8 @@
 """Test only: a small signed experiment whose frame rows are true.
 
 Every job is played by the engine's round machine against a made-up target, so that rows, counts
-and outputs fit together as a real run's do. Only the times are invented.
+and outputs fit together as a real run's do. Only times, bytes and links are invented. `ar` runs on
+a ring of its own, of one stage and another suite.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import random
 import shutil
 from collections import deque
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -24,7 +26,9 @@ from bench.schema import (
     Counters,
     Failure,
     FrameRow,
+    HopRow,
     JobConfig,
+    LinkRow,
     Lossless,
     ModelFacts,
     Plan,
@@ -32,6 +36,7 @@ from bench.schema import (
     PlanPosition,
     Receipt,
     RingConfig,
+    SamplingRow,
     StageObserved,
     Timing,
 )
@@ -51,6 +56,8 @@ NUM_REPS = 2
 TEXT_SEED = 561  # chosen so that every outcome occurs
 LAYER_PLAN = [(0, 5), (5, 9)]
 NUM_LAYERS = 9
+REPLY_BYTES = 50
+HIDDEN_BYTES = 900
 
 
 def digest_of(text: str) -> str:
@@ -72,7 +79,23 @@ def job_config(arm: str, max_new_tokens: int) -> JobConfig:
         numeric_config="f32",
         attestation=False,
         keepwarm_ms=0,
+        reply="ids",
+        sampling=SamplingRow(temperature="0", top_k=0, top_p="1", seed="00"),
     )
+
+
+RING = RingConfig(
+    num_stages=len(LAYER_PLAN),
+    layer_plan=LAYER_PLAN,
+    threads_per_stage=1,
+    profile="loopback",
+    profile_digest=digest_of("profile"),
+    suite="chacha20-poly1305",
+    kernel="invented",
+)
+AR_RING = msgspec.structs.replace(
+    RING, num_stages=1, layer_plan=[(0, NUM_LAYERS)], suite="aes-256-gcm"
+)
 
 
 def planned_jobs() -> list[PlannedJobRow]:
@@ -110,15 +133,7 @@ def make_plan(commit: str = "0" * 40) -> Plan:
             for name, budget in MAX_NEW_TOKENS.items()
         ],
         reps=NUM_REPS,
-        ring=RingConfig(
-            num_stages=len(LAYER_PLAN),
-            layer_plan=LAYER_PLAN,
-            threads_per_stage=1,
-            profile="loopback",
-            profile_digest=digest_of("profile"),
-            suite="plain",
-            kernel="invented",
-        ),
+        ring=RING,
         build=Build(
             commit=commit,
             dirty=False,
@@ -137,6 +152,7 @@ def make_plan(commit: str = "0" * 40) -> Plan:
         alpha="0.05",
         exclusions=[],
         jobs=planned_jobs(),
+        arm_rings={"ar": AR_RING},
     )
 
 
@@ -194,7 +210,9 @@ def play(target: MadeUpTarget, config: JobConfig) -> tuple[RoundMachine, list[Fr
         now_ns = max(now_ns + 1, due_ns)
         end = frame.start + len(frame.ids)
         ids = [target.token(at) for at in range(frame.answer_from + 1, end + 1)]
-        carry_out(machine.on_reply(frame.epoch, frame.start, ids, Arrival(now_ns, 50)), now_ns)
+        carry_out(
+            machine.on_reply(frame.epoch, frame.start, ids, Arrival(now_ns, REPLY_BYTES)), now_ns
+        )
     return machine, machine.records(), now_ns
 
 
@@ -202,7 +220,8 @@ def frame_row(record: FrameRecord) -> FrameRow:
     columns = {name: getattr(record, name) for name in FrameRow.__struct_fields__}
     if record.outcome == "stale":
         columns["draft_len"] = 0  # DESIGN section 5: k, a and tested of a stale frame are 0
-    return FrameRow(**{**columns, "spans": []})
+    sent_bytes = 40 + 4 * record.positions_len
+    return FrameRow(**{**columns, "spans": [], "sent_bytes": sent_bytes})
 
 
 def observed_stages(plan: Plan, arm: str) -> list[StageObserved]:
@@ -217,20 +236,59 @@ def observed_stages(plan: Plan, arm: str) -> list[StageObserved]:
             kernel=plan.ring.kernel,
             num_threads=1,
         )
-        for stage_idx, (start, end) in enumerate(LAYER_PLAN)
+        for stage_idx, (start, end) in enumerate(plan.ring_of(arm).layer_plan)
     ]
 
 
-def counters_of(machine: RoundMachine, records: list[FrameRecord]) -> Counters:
+def measured_links(ring: RingConfig) -> list[LinkRow]:
+    hosts = ["coordinator", *map(str, range(ring.num_stages)), "coordinator"]
+    return [
+        LinkRow(
+            name=f"{source}->{sink}",
+            one_way_ns=1000,
+            jitter_ns=0,
+            rate_bytes_per_s=0,
+            rtt_ns=[2100, 2050],
+            payload_bytes=70_000,
+            payload_rtt_ns=[9100, 9050],
+            idle_payload_rtt_ns=9900,
+        )
+        for source, sink in pairwise(hosts)
+    ]
+
+
+def counters_of(machine: RoundMachine, rows: list[FrameRow], num_stages: int) -> Counters:
     """Every stage computed every frame here."""
-    lost = [record for record in records if record.outcome == "stale"]
+    lost = [row for row in rows if row.outcome == "stale"]
+    sizes = [HIDDEN_BYTES] * (num_stages - 1) + [REPLY_BYTES]
+    sent_bytes = sum(row.sent_bytes for row in rows)
+    hops = [HopRow(sender="coordinator", frames=len(rows), bytes=sent_bytes)]
+    hops += [
+        HopRow(sender=f"stage-{idx}", frames=len(rows), bytes=len(rows) * size)
+        for idx, size in enumerate(sizes)
+    ]
     return Counters(
         stale_replies=machine.flight.stale_replies,
         stale_dropped=0,
-        stale_computed=len(lost) * len(LAYER_PLAN),
+        stale_computed=len(lost) * num_stages,
         uncorrelated=0,
-        discarded_len=sum(record.sent_len for record in lost),
-        frames_on_wire=len(records) * (len(LAYER_PLAN) + 1),
+        discarded_len=sum(row.sent_len for row in lost),
+        frames_on_wire=sum(hop.frames for hop in hops),
+        bytes_on_wire=sum(hop.bytes for hop in hops),
+        hops=hops,
+        stages_uncorrelated=0,
+    )
+
+
+def timing_of(rows: list[FrameRow], end_ns: int) -> Timing:
+    commits = [row.received_ns for row in rows if row.committed_len]
+    return Timing(
+        wall_start="2026-01-01T00:00:00Z",
+        prefill_sent_ns=rows[0].sent_ns,
+        first_commit_ns=commits[0],
+        last_commit_ns=commits[-1],
+        end_ns=end_ns,
+        draft_ns=0,
     )
 
 
@@ -240,7 +298,8 @@ def make_receipt(
     target = MadeUpTarget(row.cell)
     config = job_config(row.arm, row.max_new_tokens)
     machine, records, end_ns = play(target, config)
-    commits = [record.received_ns for record in records if record.committed_len]
+    rows = [frame_row(record) for record in records]
+    ring = plan.ring_of(row.arm)
     return Receipt(
         status="ok",
         failure=None,
@@ -259,17 +318,10 @@ def make_receipt(
         requested=config,
         observed=config,
         stages=observed_stages(plan, row.arm),
-        ring=plan.ring,
-        links=[],
+        ring=ring,
+        links=measured_links(ring),
         host={"invented": 1},
-        timing=Timing(
-            wall_start="2026-01-01T00:00:00Z",
-            prefill_sent_ns=records[0].sent_ns,
-            first_commit_ns=commits[0],
-            last_commit_ns=commits[-1],
-            end_ns=end_ns,
-            draft_ns=0,
-        ),
+        timing=timing_of(rows, end_ns),
         prompt_digest=digest_of(row.cell),
         prompt_ids=target.prompt,
         output_ids=machine.output_ids,
@@ -279,8 +331,8 @@ def make_receipt(
             reference_id=reference_id,
             first_difference=None,
         ),
-        counters=counters_of(machine, records),
-        frames=[frame_row(record) for record in records],
+        counters=counters_of(machine, rows, ring.num_stages),
+        frames=rows,
         attestations=[],
     )
 

@@ -10,6 +10,8 @@ from bench.arms import (
     ARMS,
     BASE_ARM,
     DECODE_ARMS,
+    FRAME_ARMS,
+    LOSSY_WIRES,
     NULL_PAIRS,
     REFERENCE_ARMS,
     get_arm,
@@ -17,10 +19,12 @@ from bench.arms import (
 )
 from engine.defaults import DEPTH, DRAFT_LEN, DRAFT_LEN_MAX
 from engine.errors import ConfigError
+from engine.transport.message import REPLIES
+from engine.transport.seal import SUITES
 
 
 def test_null_arms_repeat_their_arm_in_every_lever() -> None:
-    assert NULL_PAIRS == {"null": "chain-k8", "null-ar": "ar"}
+    assert NULL_PAIRS == {"null": "chain-k8", "null-ar": "ar", "null-seal": "seal-none"}
     for null_name, name in NULL_PAIRS.items():
         renamed = dataclasses.replace(get_arm(null_name), name=name, description="")
         assert renamed == dataclasses.replace(get_arm(name), description="")
@@ -59,6 +63,38 @@ def test_every_arm_is_inside_the_engine_s_bounds_and_says_what_it_is() -> None:
         assert (arm.draft_len == 0) == (arm.drafter == "none")
         assert arm.numeric_config in REFERENCE_ARMS
         assert arm.description.endswith(".")
+        assert arm.suite is None or arm.suite in SUITES
+        assert arm.reply in REPLIES
+
+
+def test_sealed_arms_differ_from_the_base_in_their_suite_only() -> None:
+    """Catches an A/B of suites that also changes something else."""
+    suites = {"seal-none": "plain", "seal-chacha": "chacha20-poly1305", "seal-aes": "aes-256-gcm"}
+    base = dataclasses.replace(get_arm(BASE_ARM), description="")
+    for name, suite in suites.items():
+        arm = get_arm(name)
+        assert arm.suite == suite
+        assert dataclasses.replace(arm, name=BASE_ARM, suite=None, description="") == base
+
+
+def test_fp8_arms_differ_from_theirs_in_the_wire_only() -> None:
+    """Catches an fp8 arm that is judged against f32, or that changes another lever."""
+    for name, exact in (("ar-fp8", "ar"), ("chain-fp8", BASE_ARM)):
+        arm = dataclasses.replace(get_arm(name), name=exact, numeric_config="f32", description="")
+        assert arm == dataclasses.replace(get_arm(exact), description="")
+    assert reference_arm("fp8").name == "ar-fp8" != reference_arm("f32").name
+    assert set(LOSSY_WIRES) == {name for name in REFERENCE_ARMS if name != "f32"}
+
+
+def test_counting_arms_are_ar_on_each_ring_with_each_reply() -> None:
+    """Catches a ring or a reply whose frames nobody counts."""
+    counted = {(get_arm(name).num_stages, get_arm(name).reply) for name in FRAME_ARMS}
+    assert counted == {(n, reply) for n in (1, 2, 3, 4) for reply in ("ids", "logits")}
+    for name in FRAME_ARMS:
+        arm = dataclasses.replace(get_arm(name), name="ar", num_stages=None, reply="ids")
+        assert dataclasses.replace(arm, description="") == dataclasses.replace(
+            get_arm("ar"), description=""
+        )
 
 
 def test_an_arm_cannot_be_changed() -> None:

@@ -16,7 +16,7 @@ from bench.check import Finding, check_experiment
 from bench.receipt import write_signed
 from bench.schema import Receipt
 from engine.trust.identity import Identity
-from tests.bench.receipt_builder import SmallExperiment, make_plan, make_receipt
+from tests.bench.receipt_builder import RING, SmallExperiment, make_plan, make_receipt
 
 BASE, NULL, TALK = 2, 3, 6  # jobs: chain-k4 and null of the first block, chain-k4 of the second
 
@@ -77,6 +77,36 @@ def set_epoch_back(tree: dict) -> None:
     last["epoch"] = 0
 
 
+def set_hop(tree: dict, idx: int, frames: int, num_bytes: int) -> None:
+    """One sender's row; the totals follow, so that only the row is wrong."""
+    row = tree["counters"]["hops"][idx]
+    row.update(frames=frames, bytes=num_bytes)
+    for name in ("frames", "bytes"):
+        tree["counters"][f"{name}_on_wire"] = sum(hop[name] for hop in tree["counters"]["hops"])
+
+
+def add_to_hop(tree: dict, idx: int, frames: int, num_bytes: int) -> None:
+    row = tree["counters"]["hops"][idx]
+    set_hop(tree, idx, row["frames"] + frames, row["bytes"] + num_bytes)
+
+
+def bytes_of(tree: dict, idx: int) -> int:
+    return tree["counters"]["hops"][idx]["bytes"]
+
+
+def shrink_replies(tree: dict) -> None:
+    """The last stage wrote one byte less than was received."""
+    received = sum(frame["received_bytes"] for frame in tree["frames"])
+    set_hop(tree, 2, len(tree["frames"]), received - 1)
+
+
+def drop_hop(tree: dict) -> None:
+    """A stage without a row; the totals follow."""
+    hops = tree["counters"]["hops"]
+    del hops[1]
+    set_hop(tree, 0, hops[0]["frames"], hops[0]["bytes"])
+
+
 # name -> (change of receipt BASE or TALK, rule): edited and signed again, so only the rule can tell
 EDITS: dict[str, tuple[int, Callable[[dict], object], str]] = {
     "sum of committed": (BASE, lambda t: add_to(first(t, "applied"), "committed_len", 1), "frames"),
@@ -126,6 +156,30 @@ EDITS: dict[str, tuple[int, Callable[[dict], object], str]] = {
     "wire, no stale frames": (0, lambda t: add_to(t["counters"], "frames_on_wire", 1), "counters"),
     "wire, too few": (BASE, lambda t: t["counters"].update(frames_on_wire=9), "counters"),
     "wire, too many": (BASE, lambda t: t["counters"].update(frames_on_wire=999), "counters"),
+    "wire, bytes": (BASE, lambda t: add_to(t["counters"], "bytes_on_wire", 1), "wire"),
+    "wire, frames of hops": (BASE, lambda t: add_to(t["counters"], "frames_on_wire", -1), "wire"),
+    "wire, hop missing": (BASE, drop_hop, "wire"),
+    "wire, hops swapped": (BASE, lambda t: t["counters"]["hops"].reverse(), "wire"),
+    "wire, our frames": (BASE, lambda t: add_to_hop(t, 0, 1, 0), "wire"),
+    "wire, our bytes": (BASE, lambda t: add_to_hop(t, 0, 0, 1), "wire"),
+    "wire, more out than in": (BASE, lambda t: add_to_hop(t, 2, 1, 10), "wire"),
+    "wire, answers without frames": (BASE, lambda t: set_hop(t, 2, 3, 5000), "wire"),
+    "wire, frames without bytes": (BASE, lambda t: add_to_hop(t, 1, 0, -bytes_of(t, 1)), "wire"),
+    "wire, one frame less": (0, lambda t: add_to_hop(t, 1, -1, 0), "wire"),
+    "wire, one reply's bytes": (0, lambda t: add_to_hop(t, 1, 0, 1), "wire"),
+    "wire, fewer replies than came": (BASE, shrink_replies, "wire"),
+    "wire, a frame from nowhere": (BASE, lambda t: add_to_hop(t, 1, -1, 0), "wire"),
+    "link missing": (BASE, lambda t: t["links"].pop(), "links"),
+    "links swapped": (BASE, lambda t: t["links"].reverse(), "links"),
+    "link not probed": (BASE, lambda t: t["links"][1].update(rtt_ns=[]), "links"),
+    "link probed less": (BASE, lambda t: t["links"][1]["payload_rtt_ns"].pop(), "links"),
+    "another payload": (BASE, lambda t: t["links"][1].update(payload_bytes=1), "links"),
+    "no payload": (BASE, lambda t: [link.update(payload_bytes=0) for link in t["links"]], "links"),
+    "round trip in no time": (BASE, lambda t: t["links"][0].update(idle_payload_rtt_ns=0), "links"),
+    "link faster than it is": (BASE, lambda t: t["links"][2].update(rtt_ns=[1999, 2050]), "links"),
+    "field of another version": (BASE, lambda t: t["counters"].pop("hops"), "version"),
+    "levers of another version": (BASE, lambda t: t["requested"].pop("sampling"), "version"),
+    "called an older version": (BASE, lambda t: t.update(schema="longhaul-receipt/1"), "version"),
     "output too long": (TALK, lambda t: t["output_ids"].extend(range(40)), "output"),
     "length too early": (TALK, lambda t: t.update(finish_reason="length"), "output"),
     "no finish": (TALK, lambda t: t.update(finish_reason="none"), "output"),
@@ -158,7 +212,14 @@ EDITS: dict[str, tuple[int, Callable[[dict], object], str]] = {
     "same nonce": (BASE, lambda t: t.update(job_nonce="00"), "duplicate"),
     "another build": (BASE, lambda t: t["build"].update(source_digest="0" * 64), "build"),
     "another model": (BASE, lambda t: t["model"].update(name="other"), "model"),
-    "another ring": (BASE, lambda t: t["ring"].update(suite="sealed"), "ring"),
+    "another ring": (BASE, lambda t: t["ring"].update(suite="plain"), "ring"),
+    "default ring instead of its own": (
+        1,
+        lambda t: t.update(ring=msgspec.to_builtins(RING)),
+        "ring",
+    ),
+    "answers with logits": (BASE, lambda t: t["requested"].update(reply="logits"), "config"),
+    "sampled": (BASE, lambda t: t["observed"]["sampling"].update(temperature="0.7"), "config"),
     "requested levers": (BASE, lambda t: t["requested"].update(draft_len=5), "config"),
     "observed levers": (BASE, lambda t: t["observed"].update(depth=2), "config"),
     "nothing observed": (BASE, lambda t: t.update(observed=None), "config"),
@@ -186,9 +247,8 @@ def test_edited_and_signed_again(experiment: SmallExperiment, name: str) -> None
     assert (f"receipts/{job_idx:04d}.json", rule) in named, named
 
 
-def resign(path: Path, body: bytes, identity: Identity) -> None:
+def resign(path: Path, body: bytes, identity: Identity, kind: str = "longhaul-receipt/2") -> None:
     """Sign bytes that no writer of ours would write."""
-    kind = "longhaul-receipt/1"
     signature = {
         "key_id": identity.key_id,
         "schema": "longhaul-signature/1",
@@ -261,7 +321,13 @@ def log_lines(e: SmallExperiment, change: Callable[[list[str]], list[str]]) -> N
 
 def wrong_type(e: SmallExperiment) -> None:
     path = e.path(BASE).with_name("0002.sig.json")
-    path.write_bytes(replace_in(path, b"longhaul-receipt/1", b"longhaul-plan/1"))
+    path.write_bytes(replace_in(path, b"longhaul-receipt/2", b"longhaul-plan/2"))
+
+
+def older_type(e: SmallExperiment) -> None:
+    """Signed as another version of the same kind."""
+    kind, body = "longhaul-receipt/1", e.path(BASE).read_bytes()
+    resign(e.path(BASE), body, e.identity, kind)
 
 
 PLANTS: dict[str, tuple[Callable[[SmallExperiment], object], str, str]] = {
@@ -280,6 +346,7 @@ PLANTS: dict[str, tuple[Callable[[SmallExperiment], object], str, str]] = {
         "schema",
     ),
     "signature of another type": (wrong_type, "receipts/0002.sig.json", "signature"),
+    "signed as another version": (older_type, "receipts/0002.json", "signature"),
     "unknown key": (stranger, "receipts/0002.json", "signature"),
     "float": (resigned(b'"epoch":0', b'"epoch":0.0'), "receipts/0002.json", "float"),
     "infinity": (resigned(b'"epoch":0', b'"epoch":Infinity'), "receipts/0002.json", "float"),

@@ -12,7 +12,7 @@ import pytest
 
 from bench import check
 from bench.check import check_experiment, main
-from bench.check_rules import check_schedule
+from bench.check_plan import check_plan, check_schedule
 from bench.experiments import EXPERIMENTS, choose_cells
 from bench.plan import Selection
 from bench.plan import make_plan as make_real_plan
@@ -91,14 +91,89 @@ def test_bad_schedules_are_found(name: str) -> None:
     assert found and {rule for rule, _ in found} == {"schedule"}
 
 
-def test_made_up_schedule_is_clean() -> None:
-    """Catches a balance rule that refuses a reversed pair of blocks."""
-    assert list(check_schedule(make_plan())) == []
+def test_made_up_plan_is_clean() -> None:
+    """Catches a balance rule that refuses a reversed pair of blocks, or a ring of one arm."""
+    assert list(check_plan(make_plan())) == []
 
 
-def real_plan(scale: str, arms: tuple[str, ...] | None = None, reps: int | None = None) -> Plan:
+def lossy_on_two_rings(tree: dict) -> None:
+    """`ar` and `null` in fp8, on rings of one and of two stages."""
+    for arm in ("ar", "null", "chain-k4"):
+        tree["arms"][arm]["numeric_config"] = "fp8"
+
+
+# name -> (change of the plan, rule, words of the detail)
+RING_EDITS: dict[str, tuple[Callable[[dict], object], str, str]] = {
+    "foreign arm": (lambda t: t["arm_rings"].update(x=t["arm_rings"]["ar"]), "rings", "'x' has"),
+    "default ring again": (lambda t: t["arm_rings"].update(ar=t["ring"]), "rings", "is the def"),
+    "another profile": (lambda t: t["arm_rings"]["ar"].update(profile="lan"), "rings", "differs"),
+    "more threads": (
+        lambda t: t["arm_rings"]["ar"].update(threads_per_stage=2),
+        "rings",
+        "differs",
+    ),
+    "stages without layers": (
+        lambda t: t["arm_rings"]["ar"].update(num_stages=2),
+        "rings",
+        "1 layer ranges for 2 stages",
+    ),
+    "layers left out": (
+        lambda t: t["arm_rings"]["ar"].update(layer_plan=[[0, 8]]),
+        "rings",
+        "tile",
+    ),
+    "layers with a hole": (lambda t: t["ring"].update(layer_plan=[[0, 5], [6, 9]]), "rings", "til"),
+    "lossy on another layer plan": (lossy_on_two_rings, "rings", "other layer plans"),
+    "no null": (lambda t: t.update(null_pairs={}), "base", "without its null"),
+    "null of another ring": (
+        lambda t: t["arm_rings"].update(null=t["arm_rings"]["ar"]),
+        "base",
+        "not 'chain-k4' under another name",
+    ),
+    "null of other levers": (lambda t: t["arms"]["null"].update(depth=2), "base", "another name"),
+    "base arm not measured": (lambda t: t.update(base_arm="x"), "base", "not measured"),
+    "untimed with a null": (lambda t: t.update(base_arm=""), "base", "nothing is timed"),
+    "no rings by arm": (lambda t: t.pop("arm_rings"), "version", "$.arm_rings is missing"),
+    "an older version": (lambda t: t.update(schema="longhaul-plan/1"), "version", "is no field"),
+}
+
+
+@pytest.mark.parametrize("name", RING_EDITS)
+def test_bad_rings_bases_and_versions_are_found(name: str) -> None:
+    """Catches arms compared across rings or outputs that do not compare."""
+    change, rule, words = RING_EDITS[name]
+    found = [(named, detail) for named, detail in check_plan(changed_plan(change))]
+    assert [rule for named, detail in found if named == rule and words in detail], found
+
+
+def test_an_exact_wire_is_judged_on_any_ring() -> None:
+    """Catches a rule against the f32 reference, which judges every ring."""
+    plan = make_plan()
+    assert plan.ring_of("ar").layer_plan != plan.ring_of("null").layer_plan
+    assert list(check_plan(plan)) == []
+
+
+def test_a_receipt_of_another_version_than_its_plan_is_found(tmp_path: Path) -> None:
+    """Catches receipts of two versions in one experiment."""
+    identity = Identity.load_or_create(tmp_path / "home" / "x.key")
+    tree = msgspec.to_builtins(make_plan())
+    del tree["arm_rings"]
+    for config in tree["arms"].values():
+        del config["reply"], config["sampling"]
+    plan = msgspec.convert({**tree, "schema": "longhaul-plan/1"}, Plan)
+    made = SmallExperiment(tmp_path / "experiment", identity, plan)
+    assert ("receipts/0002.json", "version") in found_in(made)
+    assert ("plan.json", "version") not in found_in(made)
+
+
+def real_plan(
+    scale: str,
+    arms: tuple[str, ...] | None = None,
+    reps: int | None = None,
+    experiment: str = "decode",
+) -> Plan:
     """What `bench run` would sign."""
-    registered = EXPERIMENTS["decode"]
+    registered = EXPERIMENTS[experiment]
     chosen = registered.scales[scale]
     selection = Selection(
         experiment=registered,
@@ -116,18 +191,25 @@ def real_plan(scale: str, arms: tuple[str, ...] | None = None, reps: int | None 
 @pytest.mark.parametrize("scale", ["quick", "full"])
 def test_the_harness_own_schedules_are_clean(scale: str, reps: int | None) -> None:
     """Catches a harness and a checker that disagree on what balanced means."""
-    assert list(check_schedule(real_plan(scale, reps=reps))) == []
+    assert list(check_plan(real_plan(scale, reps=reps))) == []
 
 
 @pytest.mark.parametrize("reps", [1, 2, 3, 4])
 def test_the_harness_own_schedule_of_three_arms_is_clean(reps: int) -> None:
     """Catches the same for an odd number of arms."""
-    assert list(check_schedule(real_plan("quick", ("ar", "chain-k8", "null"), reps))) == []
+    assert list(check_plan(real_plan("quick", ("ar", "chain-k8", "null"), reps))) == []
+
+
+@pytest.mark.parametrize("scale", ["quick", "full"])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_registered_experiment_makes_a_clean_plan(name: str, scale: str) -> None:
+    """Catches an experiment that its own check would refuse after hours of running."""
+    assert list(check_plan(real_plan(scale, experiment=name))) == []
 
 
 def test_plan_registers_the_reference_arm_even_when_it_is_not_measured() -> None:
     """Catches a plan whose reference jobs run levers that nobody promised."""
-    assert list(check_schedule(real_plan("quick", ("chain-k8", "null")))) == []
+    assert list(check_plan(real_plan("quick", ("chain-k8", "null")))) == []
 
 
 def found_in(experiment: SmallExperiment, repo_root: Path | None = None) -> set[tuple[str, str]]:

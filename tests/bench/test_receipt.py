@@ -10,18 +10,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bench.json_schema import SCHEMA_DIR, json_schemas
 from bench.receipt import (
     canonical_bytes,
-    json_schema,
     load_signed,
     parse_document,
     receipt_id,
     signature_path,
+    signed_kind,
     write_signed,
 )
 from bench.schema import Plan, Receipt, Signature
+from bench.schema_versions import version_defects
 from engine.errors import ReceiptError
-from engine.trust.identity import Identity
+from engine.trust.identity import Identity, load_public_keys
 from tests.bench.receipt_builder import make_plan, make_receipt
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -137,7 +139,7 @@ def test_unsigned_and_damaged_signatures(path: Path, identity: Identity) -> None
 def test_bytes_signed_as_another_type_are_refused(path: Path, identity: Identity) -> None:
     """Catches type confusion: a receipt's bytes signed as a plan, or as anything else, by a key
     that also signs other things. The type must be the one the reader wants."""
-    for type_name in ("longhaul-plan/1", "anything"):
+    for type_name in ("longhaul-plan/2", "longhaul-receipt/1", "longhaul-study/1", "anything"):
         resign(path, path.read_bytes(), identity, type_name)
         with pytest.raises(ReceiptError):
             load(path, identity)
@@ -179,7 +181,10 @@ def test_missing_document_is_told_like_any_other_defect(path: Path, identity: Id
         (b'"seed":"01"', b'"seed":"0x"'),
         (b'"seed":"01"', b'"seed":"\\u0030\\u0031"'),
         (b'"status":"ok"', b'"status":"fine"'),
-        (b'"schema":"longhaul-receipt/1"', b'"schema":"longhaul-receipt/2"'),
+        (b'"schema":"longhaul-receipt/2"', b'"schema":"longhaul-receipt/3"'),
+        (b'"schema":"longhaul-receipt/2"', b'"schema":"longhaul-receipt/1"'),
+        (b'"reply":"ids"', b'"reply":"text"'),
+        (b'"reply":"ids"', b'"reply":null'),
     ],
 )
 def test_signed_but_not_strict(path: Path, identity: Identity, old: bytes, new: bytes) -> None:
@@ -187,7 +192,7 @@ def test_signed_but_not_strict(path: Path, identity: Identity, old: bytes, new: 
     of the same value."""
     body = path.read_bytes()
     assert old in body
-    resign(path, body.replace(old, new, 1), identity, "longhaul-receipt/1")
+    resign(path, body.replace(old, new, 1), identity, "longhaul-receipt/2")
     with pytest.raises(ReceiptError, match=r"0000\.json"):
         load(path, identity)
 
@@ -244,12 +249,68 @@ def test_document_is_there_before_its_signature(
         load(tmp_path / "0001.json", identity)
 
 
-def test_committed_schema_is_generated() -> None:
-    """Catches a schema file that was edited by hand or not regenerated."""
-    committed = REPOSITORY / "receipts" / "schema" / "receipt-v1.json"
-    assert committed.read_bytes() == json_schema()
-    tree = json.loads(json_schema())
-    assert {"Receipt", "Plan", "Signature", "FrameRow"} <= set(tree["$defs"])
-    for name, definition in tree["$defs"].items():
-        if definition.get("type") == "object":
-            assert definition["additionalProperties"] is False, name
+def test_the_kind_is_read_from_the_signature(path: Path, identity: Identity) -> None:
+    """Catches a file that is explained as what it is not, or a type that nobody knows."""
+    assert signed_kind(path) is Receipt
+    write_signed(path, make_plan(), identity)
+    assert signed_kind(path) is Plan
+    resign(path, path.read_bytes(), identity, "longhaul-plan/9")
+    with pytest.raises(ReceiptError, match=r"longhaul-plan/9.*known: longhaul-receipt/1"):
+        signed_kind(path)
+
+
+def test_committed_schemas_are_generated() -> None:
+    """Catches a schema file that was edited by hand, not regenerated, or of no version."""
+    schemas = json_schemas()
+    assert {path.name: path.read_bytes() for path in SCHEMA_DIR.iterdir()} == schemas
+    for name, body in schemas.items():
+        tree = json.loads(body)
+        assert {"Signature", "Build"} <= set(tree["$defs"])
+        for title, definition in tree["$defs"].items():
+            assert definition["additionalProperties"] is False, (name, title)
+            required = set(definition["required"]) | {"schema"} & set(definition["properties"])
+            assert required == set(definition["properties"]), (name, title)
+
+
+def test_each_schema_has_the_fields_of_its_version_only() -> None:
+    """Catches one lenient schema for two versions."""
+    one, two = (json.loads(json_schemas()[f"receipt-v{n}.json"])["$defs"] for n in (1, 2))
+    assert two.keys() - one.keys() == {"HopRow", "SamplingRow"}
+    added = {
+        name: set(definition["properties"]) - set(one[name]["properties"])
+        for name, definition in two.items()
+        if name in one
+    }
+    assert {name: fields for name, fields in added.items() if fields} == {
+        "Counters": {"bytes_on_wire", "hops", "stages_uncorrelated"},
+        "JobConfig": {"reply", "sampling"},
+        "LinkRow": {"payload_bytes", "payload_rtt_ns", "idle_payload_rtt_ns"},
+        "Plan": {"arm_rings"},
+    }
+    assert two["Receipt"]["properties"]["schema"]["enum"] == ["longhaul-receipt/2"]
+    assert one["Plan"]["properties"]["schema"]["enum"] == ["longhaul-plan/1"]
+
+
+def test_the_committed_experiment_of_version_1_is_read_byte_for_byte() -> None:
+    """Catches a new schema that cannot read, or would rewrite, what was signed before."""
+    folder = REPOSITORY / "receipts" / "decode"
+    keys = load_public_keys(REPOSITORY / "receipts" / "keys")
+    plan, body = load_signed(folder / "plan.json", Plan, keys)
+    assert canonical_bytes(plan) == body and plan.schema == "longhaul-plan/1"
+    assert list(version_defects(plan)) == [] and plan.ring_of("chain-k8") == plan.ring
+    for path in sorted((folder / "receipts").glob("*[0-9].json"))[:8]:
+        old, body = load_signed(path, Receipt, keys)
+        assert canonical_bytes(old) == body and old.schema == "longhaul-receipt/1"
+        assert list(version_defects(old)) == []
+
+
+def test_versions_are_not_mixed(receipt: Receipt) -> None:
+    """Catches a field of version 2 that is missing there, or that sits in version 1."""
+    assert list(version_defects(receipt)) == [] == list(version_defects(make_plan()))
+    old = msgspec.structs.replace(receipt, schema="longhaul-receipt/1")
+    assert len(list(version_defects(old))) == 4 + 3 + 3 * len(receipt.links)
+    counters = msgspec.structs.replace(receipt.counters, hops=msgspec.UNSET)
+    lacking = msgspec.structs.replace(receipt, counters=counters)
+    assert list(version_defects(lacking)) == [
+        "$.counters.hops is missing: a field of longhaul-receipt/2"
+    ]

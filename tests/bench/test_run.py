@@ -14,10 +14,12 @@ import psutil
 import pytest
 
 from bench.__main__ import main
+from bench.arms import get_arm
 from bench.check import check_experiment
 from bench.record import Reference, judge
 from bench.schema import PlannedJobRow
 from bench.store import ExperimentStore
+from engine import defaults
 from engine.cluster.launch import CHECKOUT_DIR
 from engine.trust.identity import Identity
 
@@ -83,12 +85,43 @@ def test_an_interrupted_run_goes_on_and_checks_clean(home: Path, tmp_path: Path)
     assert all(receipt.lossless.verdict != "different" for receipt, _ in receipts.values())
     logged = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert [line["job_idx"] for line in logged if line["event"] == "job"] == list(range(7))
-    keys = {identity.key_id: identity for identity in [store(home, folder)._identity.public]}
-    findings = check_experiment(folder, keys)
+    public = Identity.load_or_create(home / "keys" / "bench.key").public
+    findings = check_experiment(folder, {public.key_id: public})
     assert [finding for finding in findings if finding.rule != "commit"] == []
 
     other = bench(home, "run", *SMALL[:-1], "23", "--out", str(folder))
     assert other.returncode == 2 and "choose another --out" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("experiment", "stages", "arms"),
+    [
+        ("frames", 1, "ids-s1,ids-s2,logits-s1,logits-s2"),
+        ("seal", 1, "seal-none,null-seal,seal-chacha,seal-aes"),
+        ("fp8", 2, "chain-k8,null,ar-fp8,chain-fp8"),
+    ],
+)
+def test_arms_of_different_rings_and_wires_check_clean(
+    home: Path, tmp_path: Path, experiment: str, stages: int, arms: str
+) -> None:
+    """Catches a job on another ring than planned, a frame too many, an output judged wrongly."""
+    folder = tmp_path / experiment
+    asked = ["--profile", "loopback", "--cells", "chat", "--max-new-tokens", "6"]
+    asked += ["--experiment", experiment, "--stages", str(stages), "--arms", arms]
+    ended = bench(home, "run", *asked, "--out", str(folder))
+    assert ended.returncode == 0, ended.stderr
+    public = Identity.load_or_create(home / "keys" / "bench.key").public
+    findings = check_experiment(folder, {public.key_id: public})
+    assert [finding for finding in findings if finding.rule != "commit"] == []
+    for receipt, _ in store(home, folder).load_receipts().values():
+        arm = get_arm(receipt.requested.arm)
+        assert receipt.ring.suite == (arm.suite or defaults.SUITE)
+        assert receipt.ring.num_stages == (arm.num_stages or stages)
+        assert [stage.layer_end for stage in receipt.stages][-1] == receipt.model.num_layers
+        assert receipt.lossless.verdict in ("reference", "identical")
+        if receipt.requested.depth == 1:
+            per_hop = [hop.frames for hop in receipt.counters.hops]
+            assert per_hop == [len(receipt.frames)] * (receipt.ring.num_stages + 1)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +134,7 @@ def test_an_interrupted_run_goes_on_and_checks_clean(home: Path, tmp_path: Path)
         (["run", "--cells", "poetry"], "reasoning"),
         (["run", "--profile", "moon"], "wan-275"),
         (["run", "--stages", "31"], "1..30"),
+        (["run", "--suite", "rot13"], "aes-256-gcm"),
         (["run", "--reps", "0"], "reps is 0"),
         (["show", "no-such-receipt.json"], "no-such-receipt.json"),
         (["run", "--cells", ""], "--cells names nothing"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,11 +17,21 @@ from bench.folders import choose_store
 from bench.plan import job_config
 from bench.receipt import signature_path
 from bench.record import Surroundings
-from bench.run import MAX_RING_STARTS, ExperimentRun, Progress, RingRecipe
-from bench.schema import Plan, Receipt
+from bench.rings import (
+    MAX_RING_STARTS,
+    NUM_PROBES,
+    PROBE_IDLE_MS,
+    PROBE_PAYLOAD_BYTES,
+    RingRecipe,
+    RingSet,
+)
+from bench.run import ExperimentRun, Progress
+from bench.schema import Plan, Receipt, RingConfig
 from bench.store import ExperimentStore
+from bench.wan.profile import load_profile
 from engine.coordinator.job import JobRequest, JobResult, make_levers
 from engine.errors import ConfigError, JobError, LinkClosedError, ReceiptError
+from engine.transport.probe import LinkProbe
 from engine.trust.identity import Identity
 
 TRUE_IDS = [7, 8, 9]
@@ -39,39 +51,61 @@ def failed(code: str, ring_usable: bool = True) -> JobResult:
 class ScriptedRings:
     """Stands in for a `RingRecipe`: every ring it makes runs jobs by a script."""
 
-    spec = SimpleNamespace(num_stages=2)
-    profile = SimpleNamespace(links=lambda num_stages: [])
+    profile = load_profile("loopback")
 
     def __init__(self, answer: Answer, lost_between_jobs: int = 0) -> None:
-        self.num_rings = 0
+        self.made: list[ScriptedRing] = []
         self.num_jobs = 0
         self.lost_between_jobs = lost_between_jobs  # so many rings die before their first job
-        self._answer = answer
+        self.answer = answer
 
-    def make(self) -> ScriptedRings:
-        self.num_rings += 1
+    @property
+    def num_rings(self) -> int:
+        return len(self.made)
+
+    def make(self, config: RingConfig) -> ScriptedRing:
+        ring = ScriptedRing(self, config, dies_at_once=self.num_rings < self.lost_between_jobs)
+        self.made.append(ring)
+        return ring
+
+
+class ScriptedRing:
+    """One ring and its session."""
+
+    def __init__(self, rings: ScriptedRings, config: RingConfig, dies_at_once: bool) -> None:
+        self.config = config
         self.usable = True
+        self.is_up = False
+        self.num_jobs = 0
+        self.num_measured = 0
         self.files = SimpleNamespace(config=SimpleNamespace(eos_ids=(2,)))
-        return self
+        self._rings = rings
+        self.is_lost = dies_at_once
 
-    def __enter__(self) -> ScriptedRings:
+    def __enter__(self) -> ScriptedRing:
+        self.is_up = True
         return self
 
     def __exit__(self, *_: object) -> None:
-        return None
+        self.is_up = False
 
-    def session(self) -> ScriptedRings:
-        return self
+    def session(self) -> AbstractContextManager[ScriptedRing]:
+        return nullcontext(self)
 
-    def measure_rtt(self, count: int) -> list[tuple[int, ...]]:
-        return []
+    def measure_links(self, count: int, payload_bytes: int, idle_ms: int) -> list[LinkProbe]:
+        assert self.is_up and not self.num_jobs, "links are measured before the first job"
+        self.num_measured += 1
+        probe = LinkProbe((7,) * count, payload_bytes, (8,) * count, 1_000_000 * idle_ms)
+        return [probe] * (self.config.num_stages + 1)
 
     def check(self) -> None:
-        if self.num_rings <= self.lost_between_jobs:
+        if self.is_lost:
             raise LinkClosedError("a stage is gone")
 
     def run(self, request: JobRequest, on_commit: object) -> JobResult:
-        result = self._answer(self.num_jobs)
+        assert self.is_up, "a job on a ring that was taken down"
+        result = self._rings.answer(self._rings.num_jobs)
+        self._rings.num_jobs += 1
         self.num_jobs += 1
         self.usable = result.ring_usable
         return result
@@ -79,7 +113,7 @@ class ScriptedRings:
 
 @pytest.fixture
 def plan() -> Plan:
-    """A small real plan: one cell of the repository, so that its prompt exists."""
+    """A small real plan: one cell of the repository, so that its prompt exists; one ring."""
     levers = make_levers(max_new_tokens=8)
     small = make_plan()
     registered = {"chain-k4": "chain-k8"}  # the builder's arm that no registry has
@@ -90,11 +124,18 @@ def plan() -> Plan:
         for row in small.jobs
     ]
     arms = {row.arm: job_config(row.arm, levers) for row in jobs}
-    return msgspec.structs.replace(small, jobs=jobs, arms=arms)
+    return msgspec.structs.replace(small, jobs=jobs, arms=arms, arm_rings={})
 
 
 @pytest.fixture
-def store(tmp_path: Path, plan: Plan) -> ExperimentStore:
+def two_ring_plan(plan: Plan) -> Plan:
+    """The same, with `chain-k8` on a ring of its own."""
+    plain = msgspec.structs.replace(plan.ring, suite="plain")
+    return msgspec.structs.replace(plan, arm_rings={"chain-k8": plain})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ExperimentStore:
     identity = Identity.load_or_create(tmp_path / "keys" / "bench.key")
     return ExperimentStore(tmp_path / "experiment", identity)
 
@@ -105,17 +146,88 @@ def stub_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.run.Tokenizer", SimpleNamespace(load=lambda files: stub))
 
 
-def run(plan: Plan, store: ExperimentStore, rings: ScriptedRings) -> dict[int, Receipt]:
+def run(plan: Plan, store: ExperimentStore, scripted: ScriptedRings) -> dict[int, Receipt]:
     """Run what is left of the plan; receipts by job."""
     _, digest = store.open_plan(plan)
-    around = Surroundings("small", digest, plan.seed, plan.build, plan.model, plan.ring, [], {})
+    around = Surroundings("small", digest, plan.seed, plan.build, plan.model, {})
     silent = Progress(lambda job: None, lambda tokens: None, lambda receipt: None)
-    recipe: RingRecipe = rings  # type: ignore[assignment]
+    recipe: RingRecipe = scripted  # type: ignore[assignment]
     try:
-        ExperimentRun(plan, store, recipe, around, silent).execute()
+        ExperimentRun(plan, store, RingSet(recipe, store.log), around, silent).execute()
     finally:
+        assert not any(ring.is_up for ring in scripted.made), "a ring outlives its run"
         found = {job: receipt for job, (receipt, _) in store.load_receipts().items()}
     return found
+
+
+def test_arms_run_on_their_own_rings_side_by_side(
+    two_ring_plan: Plan, store: ExperimentStore
+) -> None:
+    """Catches a job on another arm's ring, and a ring that is built again for every job."""
+    seen: list[tuple[bool, ...]] = []
+
+    def answer(number: int) -> JobResult:
+        seen.append(tuple(ring.is_up for ring in rings.made))
+        return answered(TRUE_IDS)
+
+    rings = ScriptedRings(answer)
+    receipts = run(two_ring_plan, store, rings)
+    assert [ring.config.suite for ring in rings.made] == ["chacha20-poly1305", "plain"]
+    assert set(seen) == {(True, True)}, "both are up from the first job on"
+    for job in two_ring_plan.jobs:
+        assert receipts[job.job_idx].ring == two_ring_plan.ring_of(job.arm)
+    by_arm = Counter(job.arm for job in two_ring_plan.jobs)
+    assert [ring.num_measured for ring in rings.made] == [1, 1]
+    assert [ring.num_jobs for ring in rings.made] == [
+        len(two_ring_plan.jobs) - by_arm["chain-k8"],
+        by_arm["chain-k8"],
+    ]
+    assert all(receipt.lossless.verdict != "not_compared" for receipt in receipts.values())
+
+
+def test_a_receipt_holds_the_links_of_its_own_ring(plan: Plan, store: ExperimentStore) -> None:
+    """Catches the links of another ring, or probes that are measured and then forgotten."""
+    single = msgspec.structs.replace(plan.ring, num_stages=1, layer_plan=[(0, 9)])
+    plan = msgspec.structs.replace(plan, arm_rings={"null": single})
+    receipts = run(plan, store, ScriptedRings(lambda number: answered(TRUE_IDS)))
+    for job in plan.jobs:
+        links = receipts[job.job_idx].links
+        assert len(links) == plan.ring_of(job.arm).num_stages + 1
+        assert [link.name for link in links][-1].endswith("->coordinator")
+        for link in links:
+            assert link.rtt_ns == [7] * NUM_PROBES and link.payload_rtt_ns == [8] * NUM_PROBES
+            assert link.payload_bytes == PROBE_PAYLOAD_BYTES
+            assert link.idle_payload_rtt_ns == 1_000_000 * PROBE_IDLE_MS
+
+
+def test_only_the_lost_ring_is_replaced(two_ring_plan: Plan, store: ExperimentStore) -> None:
+    """Catches a rebuild of rings that nothing happened to."""
+    on_plain = next(job.job_idx for job in two_ring_plan.jobs if job.arm == "chain-k8")
+    rings = ScriptedRings(
+        lambda number: (
+            failed("link_lost", ring_usable=False) if number == on_plain else answered(TRUE_IDS)
+        )
+    )
+    receipts = run(two_ring_plan, store, rings)
+    suites = [ring.config.suite for ring in rings.made]
+    assert suites == ["chacha20-poly1305", "plain", "plain"]
+    assert [job for job, receipt in receipts.items() if receipt.status == "failed"] == [on_plain]
+
+
+def test_a_ring_lost_while_it_was_idle_costs_no_job(
+    two_ring_plan: Plan, store: ExperimentStore
+) -> None:
+    """Catches an idle ring that is trusted because it was whole when it was last used."""
+
+    def answer(number: int) -> JobResult:
+        if number == 1:
+            rings.made[1].is_lost = True
+        return answered(TRUE_IDS)
+
+    rings = ScriptedRings(answer)
+    receipts = run(two_ring_plan, store, rings)
+    assert rings.num_rings == 3 and rings.made[1].num_jobs == 0
+    assert all(receipt.status == "ok" for receipt in receipts.values())
 
 
 def test_all_jobs_run_on_one_ring_when_nothing_breaks(plan: Plan, store: ExperimentStore) -> None:
@@ -177,6 +289,22 @@ def test_rings_that_keep_breaking_stop_the_run(plan: Plan, store: ExperimentStor
         run(plan, store, rings)
     assert rings.num_rings == MAX_RING_STARTS
     assert len(store.load_receipts()) < len(plan.jobs)
+
+
+def test_a_ring_that_breaks_now_and_then_finishes_its_run(
+    plan: Plan, store: ExperimentStore
+) -> None:
+    """Catches losses that add up over a long run although jobs finish in between."""
+    measured = [job.job_idx for job in plan.jobs if job.role == "measured"]
+    lost_jobs = measured[:: len(measured) // (MAX_RING_STARTS + 1)]
+    rings = ScriptedRings(
+        lambda number: (
+            failed("link_lost", ring_usable=False) if number in lost_jobs else answered(TRUE_IDS)
+        )
+    )
+    receipts = run(plan, store, rings)
+    assert len(lost_jobs) > MAX_RING_STARTS and len(receipts) == len(plan.jobs)
+    assert rings.num_rings > MAX_RING_STARTS + 1
 
 
 @pytest.mark.parametrize("code", ["build_mismatch", "model_mismatch"])

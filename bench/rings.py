@@ -1,0 +1,168 @@
+"""The rings of one run, one for each combination of ring levers, kept up side by side.
+
+Guarantees: a ring is handed out only after it was looked at and its links were measured; a lost
+ring is replaced, the others stay as they are; a ring without a job sends nothing; none outlives
+this object's context. Must never know jobs, arms or receipts' contents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from bench.schema import LinkRow, RingConfig
+from bench.wan.emulator import RelayedLinks
+from bench.wan.profile import LinkProfile
+from engine.cluster.launch import LocalRing, RingSpec
+from engine.coordinator.session import Session
+from engine.errors import LinkClosedError, RemoteProtocolError
+from engine.model.weights import ModelFiles
+
+NUM_PROBES = 5  # round trips of each kind, by link
+PROBE_PAYLOAD_BYTES = 120_000  # a frame of some fifty positions in f32
+PROBE_IDLE_MS = 1000  # long enough for TCP to forget how fast it was
+MAX_RING_STARTS = 3  # of one ring, in a row, without a finished job between them
+
+RingKey = tuple[int, str]  # the ring levers in which arms of one run differ: stages, suite
+
+
+def ring_key(config: RingConfig) -> RingKey:
+    """What tells the rings of one run apart."""
+    return config.num_stages, config.suite
+
+
+@dataclass(frozen=True, slots=True)
+class RingRecipe:
+    """How to bring a ring up, again if need be.
+
+    Attributes:
+        seed: of the links' jitter.
+        nice: of the stages.
+    """
+
+    profile: LinkProfile
+    seed: int
+    nice: int
+
+    def make(self, config: RingConfig) -> LocalRing:
+        """A ring that is not started yet."""
+        spec = RingSpec(
+            num_stages=config.num_stages,
+            threads_per_stage=config.threads_per_stage,
+            suite=config.suite,
+            nice=self.nice,
+        )
+        return LocalRing(spec, RelayedLinks(self.profile, self.seed))
+
+
+@dataclass(frozen=True, slots=True)
+class WarmRing:
+    """A ring that can take a job."""
+
+    session: Session
+    files: ModelFiles
+    links: tuple[LinkRow, ...]  # measured before its first job
+    closing: contextlib.ExitStack
+
+
+class RingSet:
+    """The rings of a run; a context manager that takes them all down.
+
+    Args:
+        log: called as `ExperimentStore.log` with what happens to rings.
+    """
+
+    def __init__(self, recipe: RingRecipe, log: Callable[..., None]) -> None:
+        self._recipe = recipe
+        self._log = log
+        self._warm: dict[RingKey, WarmRing] = {}
+        self._num_starts: dict[RingKey, int] = {}  # since the ring's last finished job
+
+    def __enter__(self) -> RingSet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for key in list(self._warm):
+            self._take_down(key)
+
+    def bring_up(self, configs: Iterable[RingConfig]) -> None:
+        """Start every ring of a run, so that all of its jobs meet the same neighbours.
+
+        Raises:
+            LinkClosedError: one of them broke again and again.
+        """
+        for config in configs:
+            self.ready(config)
+
+    def ready(self, config: RingConfig) -> WarmRing:
+        """The ring of this configuration, looked at just now; a new one if it was lost.
+
+        Raises:
+            LinkClosedError: it broke again and again.
+        """
+        key = ring_key(config)
+        while (warm := self._checked(key)) is None:
+            num_starts = self._num_starts.get(key, 0)
+            if num_starts >= MAX_RING_STARTS:
+                raise LinkClosedError(
+                    f"the ring of {key[0]} stages, {key[1]}, broke {num_starts} times in a row; "
+                    "the log and the receipts say how; run the same command again to go on"
+                )
+            self._num_starts[key] = num_starts + 1
+            try:
+                self._warm[key] = self._start(config)
+            except (LinkClosedError, RemoteProtocolError) as error:
+                self._log_lost(key, str(error))
+        return warm
+
+    def note_finished(self, config: RingConfig) -> None:
+        """A job ended well on this ring: what broke it before is over."""
+        self._num_starts[ring_key(config)] = 0
+
+    def _checked(self, key: RingKey) -> WarmRing | None:
+        """A ring that is up and whole; one that is not is taken down."""
+        warm = self._warm.get(key)
+        if warm is None:
+            return None
+        try:
+            if not warm.session.usable:
+                raise LinkClosedError("a job lost it")
+            warm.session.check()  # a stage lost between jobs costs none of them
+        except (LinkClosedError, RemoteProtocolError) as error:
+            self._take_down(key)
+            self._log_lost(key, str(error))
+            return None
+        return warm
+
+    def _start(self, config: RingConfig) -> WarmRing:
+        with contextlib.ExitStack() as opened:
+            ring = opened.enter_context(self._recipe.make(config))
+            session = opened.enter_context(ring.session())
+            links = self._measured_links(session, config)
+            return WarmRing(session, ring.files, links, opened.pop_all())
+
+    def _measured_links(self, session: Session, config: RingConfig) -> tuple[LinkRow, ...]:
+        probes = session.measure_links(NUM_PROBES, PROBE_PAYLOAD_BYTES, PROBE_IDLE_MS)
+        rtt_ns: Sequence[list[int]] = [list(probe.rtt_ns) for probe in probes]
+        num_stages, suite = ring_key(config)
+        self._log("ring", num_stages=num_stages, suite=suite, rtt_ns=rtt_ns)
+        return tuple(
+            LinkRow(
+                name=shape.name,
+                one_way_ns=shape.one_way_ns,
+                jitter_ns=shape.jitter_ns,
+                rate_bytes_per_s=shape.rate_bytes_per_s,
+                rtt_ns=list(probe.rtt_ns),
+                payload_bytes=probe.payload_bytes,
+                payload_rtt_ns=list(probe.payload_rtt_ns),
+                idle_payload_rtt_ns=probe.idle_payload_rtt_ns,
+            )
+            for shape, probe in zip(self._recipe.profile.links(num_stages), probes, strict=True)
+        )
+
+    def _take_down(self, key: RingKey) -> None:
+        self._warm.pop(key).closing.close()
+
+    def _log_lost(self, key: RingKey, detail: str) -> None:
+        self._log("ring_lost", num_stages=key[0], suite=key[1], detail=detail)
