@@ -15,9 +15,10 @@ TEST_ARGS ?=
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
-SANS_IO := engine/transport/frame.py engine/transport/message.py engine/transport/tensor.py \
-  engine/transport/seal.py engine/transport/connection.py engine/coordinator/rounds.py \
-  engine/coordinator/flight.py engine/coordinator/records.py engine/coordinator/policy.py
+SANS_IO := $(addprefix engine/transport/,frame.py message.py tensor.py codec.py seal.py noise.py \
+    credentials.py refusal.py handshake.py connection.py hidden_wire.py roles.py outbox.py \
+    limited_log.py) \
+  $(addprefix engine/coordinator/,rounds.py flight.py records.py policy.py) engine/model/sampling.py
 RECEIPTS_FLAG := $(if $(RECEIPTS),--receipts "$(RECEIPTS)",)
 
 .PHONY: help
@@ -56,7 +57,8 @@ bench-decode: $(STAMP) ## measure the arms on a local ring behind long links (BE
 
 .PHONY: check
 check: $(STAMP) ## check the committed experiments, or RECEIPTS=dir, for anything that does not hold
-	@shopt -s nullglob; for folder in $(if $(RECEIPTS),"$(RECEIPTS)",receipts/*/plan.json); do \
+	@shopt -s nullglob; \
+	for folder in $(if $(RECEIPTS),"$(RECEIPTS)",receipts/*/plan.json receipts/studies/*/); do \
 	  $(PYTHON) -m bench check "$${folder%/plan.json}"; done
 
 .PHONY: speed
@@ -66,11 +68,11 @@ speed: $(STAMP) ## one process against the transformers library; a ring of four 
 
 ##@ Evidence (from receipts only: once .venv stands, no model and no network)
 .PHONY: figures
-figures: $(STAMP) ## draw every figure (RECEIPTS=dir; default: the committed experiment)
+figures: $(STAMP) ## draw every figure (RECEIPTS=dir; default: every committed experiment)
 	$(PYTHON) -m analysis.figures $(RECEIPTS_FLAG)
 
 .PHONY: tables
-tables: $(STAMP) ## write every table; without RECEIPTS=dir also numbers.json and the README's
+tables: $(STAMP) ## write every table; without RECEIPTS=dir also the numbers and the README's
 	$(PYTHON) -m analysis.tables $(RECEIPTS_FLAG)
 	$(if $(RECEIPTS),,$(PYTHON) -m analysis.numbers && $(PYTHON) -m analysis.readme)
 
@@ -87,12 +89,12 @@ test: $(STAMP) ## the whole test suite
 lint: $(STAMP) ## ruff, and mypy strict on the cores
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
-	$(PYTHON) -m mypy --strict $(SANS_IO) engine/trust engine/errors.py bench/schema.py bench/receipt.py
+	$(PYTHON) -m mypy --strict $(SANS_IO) engine/trust engine/errors.py bench/schema.py bench/receipt.py \
+	  bench/schema_versions.py bench/json_schema.py
 
 .PHONY: schema
 schema: $(STAMP) ## write receipts/schema from the structs
-	$(PYTHON) -c 'import sys, bench.receipt; sys.stdout.buffer.write(bench.receipt.json_schema())' \
-	  > receipts/schema/receipt-v1.json
+	$(PYTHON) -m bench.json_schema
 
 .PHONY: clean
 clean: ## remove what can be made again; receipts in build/receipts stay

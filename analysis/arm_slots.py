@@ -28,8 +28,20 @@ _SLOTS: dict[str, tuple[int, str]] = {
     "chain-fp8": (1, "d"),
     "clairvoyant": (6, "*"),
     "oracle": (7, "*"),
+    "seal-none": (0, "o"),
+    "null-seal": (0, "o"),
+    "seal-chacha": (2, "^"),
+    "seal-aes": (3, "D"),
+    "ids-s1": (1, "o"),
+    "ids-s2": (1, "s"),
+    "ids-s3": (1, "^"),
+    "ids-s4": (1, "D"),
+    "logits-s1": (2, "o"),
+    "logits-s2": (2, "s"),
+    "logits-s3": (2, "^"),
+    "logits-s4": (2, "D"),
 }
-_HOLLOW = ("null-ar", "null")
+_HOLLOW = ("null-ar", "null", "null-seal")
 OTHER_COLOUR = "#7f7f7f"
 OTHER_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 

@@ -14,6 +14,8 @@ from engine.errors import ReceiptError
 
 # A decode frame of these outcomes is a round (DESIGN section 5); prefill and stale frames are not.
 ROUND_OUTCOMES = ("applied", "refuted", "closed")
+# Nothing overtook a frame of these outcomes, so no stage dropped it.
+ANSWERED_OUTCOMES = ("prefill", "applied")
 
 
 def check_membership(receipt: Receipt, job_idx: int, plan: Plan, plan_digest: str) -> None:
@@ -45,12 +47,12 @@ def check_membership(receipt: Receipt, job_idx: int, plan: Plan, plan_digest: st
         "arm": (receipt.requested.arm, row.arm),
         "max_new_tokens": (receipt.requested.max_new_tokens, row.max_new_tokens),
         "prompt_digest": (receipt.prompt_digest, _prompt_digest(plan, row)),
-        "ring": (receipt.ring, plan.ring),
+        "ring": (receipt.ring, plan.ring_of(row.arm)),
         "model": (receipt.model, plan.model),
         "source_digest": (receipt.build.source_digest, plan.build.source_digest),
         "environment_digest": (receipt.build.environment_digest, plan.build.environment_digest),
     }
-    if row.role == "measured" and row.arm in plan.arms:
+    if row.arm in plan.arms:
         registered = msgspec.structs.replace(
             plan.arms[row.arm], max_new_tokens=receipt.requested.max_new_tokens
         )
@@ -83,6 +85,12 @@ def check_identities(receipt: Receipt) -> None:
             f"its rounds commit {committed} tokens; {len(receipt.output_ids)} output ids need "
             f"{len(receipt.output_ids) - 1}"
         )
+    _check_hops(receipt)
+
+
+def is_answered(frame: FrameRow) -> bool:
+    """Whether a frame went all the way round; one that was overtaken may have been dropped."""
+    return frame.outcome in ANSWERED_OUTCOMES
 
 
 def is_round(frame: FrameRow) -> bool:
@@ -115,6 +123,13 @@ def exclusion_reason(
         return "failed" if failure is None else f"failed: {failure.code}: {failure.detail}"
     if row.role != "measured":
         return None
+    # An output is judged within its own numeric configuration, never across.
+    config = receipt.requested.numeric_config
+    references = {
+        identifier: reference
+        for identifier, reference in references.items()
+        if reference.requested.numeric_config == config
+    }
     if not references:
         return "its block has no finished reference job"
     lossless = receipt.lossless
@@ -123,7 +138,7 @@ def exclusion_reason(
     if lossless.reference_id not in references:
         raise ReceiptError(
             f"was compared with receipt {lossless.reference_id}, which is no reference job of its "
-            f"block; there: {', '.join(sorted(references))}"
+            f"block and numeric configuration {config}; there: {', '.join(sorted(references))}"
         )
     same = receipt.output_ids == references[lossless.reference_id].output_ids
     if same != (lossless.verdict == "identical"):
@@ -151,6 +166,24 @@ def _check_frame(idx: int, frame: FrameRow) -> None:
         raise ReceiptError(f"frame {idx} is stale, yet counts {counts} or commits")
     if frame.received_ns is not None and frame.received_ns < frame.sent_ns:
         raise ReceiptError(f"frame {idx} was answered before it was sent")
+
+
+def _check_hops(receipt: Receipt) -> None:
+    hops, frames = receipt.counters.hops, receipt.frames
+    if hops is msgspec.UNSET:
+        return  # version 1 has totals only
+    least = sum(is_answered(frame) for frame in frames)
+    written = [hop.frames for hop in hops]
+    is_whole = len(hops) == receipt.ring.num_stages + 1 and written[0] == len(frames)
+    if not is_whole or any(not least <= count <= len(frames) for count in written):
+        raise ReceiptError(
+            f"its hops wrote {written} frames; {receipt.ring.num_stages} stages and {len(frames)} "
+            f"traversals, {least} of them answered, make others"
+        )
+    totals = (receipt.counters.frames_on_wire, receipt.counters.bytes_on_wire)
+    added = (sum(written), sum(hop.bytes for hop in hops))
+    if added != totals:
+        raise ReceiptError(f"(frames, bytes) on the wire {totals}; its hops add up to {added}")
 
 
 def _prompt_digest(plan: Plan, row: PlannedJobRow) -> str:

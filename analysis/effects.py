@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from bench.schema import Plan
+from engine.errors import ReceiptError
 
 MIN_REPS = 4  # fewer repetitions establish no null band (DESIGN section 13)
 NUM_RESAMPLES = 2000
@@ -126,7 +127,12 @@ def ratio_table(
         base: what the others are divided by.
         arms: the arms to compare; `base` is skipped.
         metric: larger must mean faster.
+
+    Raises:
+        ReceiptError: the plan has no base arm: nothing in it was run to be timed.
     """
+    if not plan.base_arm:
+        raise ReceiptError(f"experiment {plan.experiment!r} times nothing: no ratio, no null band")
     band = null_band(jobs, plan, metric, base)
     rows = []
     for arm in arms:

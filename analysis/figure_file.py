@@ -21,7 +21,8 @@ from matplotlib import style
 from matplotlib.figure import Figure
 
 from analysis.arm_slots import OTHER_COLOUR, slot_of
-from analysis.load import REPOSITORY, Experiment
+from analysis.folders import REPOSITORY
+from analysis.load import Experiment
 
 STYLE_FILE = REPOSITORY / "paper" / "style.mplstyle"
 MAX_IDS_IN_METADATA = 16  # more ids go into a file beside the figure

@@ -1,7 +1,8 @@
 """Figures of an experiment: `python -m analysis.figures [--receipts DIR] [--out DIR]`.
 
-Guarantees: `arms_by_cell`, `acceptance_by_distance` and `accepted_lengths`, each as SVG and PDF
-with reproducible bytes and the plotted points as CSV; a caption states n, statistic and interval.
+Guarantees: `arms_by_cell`, `acceptance_by_distance` and `accepted_lengths`, or the experiment's
+own figures, each as SVG and PDF with reproducible bytes and the plotted points as CSV; a caption
+states n, statistic and interval; where nothing is timed, no speed is drawn.
 Must never know a receipt that `analysis.load` did not verify, nor compute a statistic that a table
 could not print: those live in `effects` and `curves`.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import matplotlib as mpl
@@ -22,13 +24,15 @@ from matplotlib.ticker import (
     PercentFormatter,
 )
 
+from analysis.comparison_figures import bands_in_words, draw_comparisons
 from analysis.curves import acceptance_by_distance, accepted_lengths, first_rep, pooled_alpha
 from analysis.effects import ALL_CELLS, NullBand, ratio_table
 from analysis.figure_file import Drawing, arm_look, caption, house_style, save
+from analysis.folders import product_folder
+from analysis.frame_figure import draw_frames_by_stages
 from analysis.load import (
     Experiment,
-    default_out,
-    find_experiment,
+    find_experiments,
     jobs_frame,
     load_experiment,
     rounds_frame,
@@ -36,17 +40,20 @@ from analysis.load import (
 from analysis.numbers import REFERENCE_ARM
 from analysis.panels import (
     PANEL_COLUMNS,
+    ROW_INCHES,
     corner_note,
     draw_rows,
     label_cells,
     log_axis,
+    mark_one,
     panel_grid,
+    stacked,
 )
 from bench.schema import Plan
 from engine.errors import LonghaulError, ReceiptError
 
+Painter = Callable[[Experiment], Drawing]
 CURVE_ARM = "chain-k8"  # the arm whose drafts are followed by distance
-ROW_INCHES = 0.125  # height of one arm of one cell
 
 
 def draw_arms_by_cell(experiment: Experiment) -> Drawing:
@@ -72,9 +79,7 @@ def draw_arms_by_cell(experiment: Experiment) -> Drawing:
         ratios, band = ratio_table(jobs, plan, base, compared)
         ratios = ratios[(ratios["cell"] != ALL_CELLS) & ratios["ratio"].notna()]
         ratios = ratios.rename(columns={"ratio": "middle", "blocks": "n"}).drop(columns="base")
-        if band.is_established:
-            panel.axvspan(band.low, band.high, color="#BBBBBB", alpha=0.6, linewidth=0)
-        panel.axvline(1.0, color="#808080", linewidth=0.8)
+        mark_one(panel, band.low, band.high)
         draw_rows(panel, ratios, arms, cells)
         panel.set_xlabel(f"ratio to {base}\n({'log' if panel is axes[1] else 'linear'} scale)")
         tables.append(
@@ -88,7 +93,7 @@ def draw_arms_by_cell(experiment: Experiment) -> Drawing:
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(len(arms), 6))
     caption(figure, _arms_caption(experiment, bands))
-    return Drawing(figure, _stacked(tables), list(jobs["receipt_id"]))
+    return Drawing(figure, stacked(tables), list(jobs["receipt_id"]))
 
 
 def draw_acceptance_by_distance(experiment: Experiment, arm: str = CURVE_ARM) -> Drawing:
@@ -125,7 +130,7 @@ def draw_acceptance_by_distance(experiment: Experiment, arm: str = CURVE_ARM) ->
         "cell, as greedy repetitions repeat themselves; n tested drafts; vertical bars: 95 % "
         "Clopper–Pearson, exact only for independent drafts; dashed: alpha_hat.",
     )
-    return Drawing(figure, _stacked(tables), list(frames["receipt_id"].unique()))
+    return Drawing(figure, stacked(tables), list(frames["receipt_id"].unique()))
 
 
 def draw_accepted_lengths(experiment: Experiment) -> Drawing:
@@ -165,14 +170,7 @@ def draw_accepted_lengths(experiment: Experiment) -> Drawing:
         "job per cell and arm; dots: the geometric law with the same rounds' alpha_hat, each "
         "round cut at its own k. A comparison, not a test.",
     )
-    return Drawing(figure, _stacked(tables), list(frames["receipt_id"].unique()))
-
-
-FIGURES = {
-    "arms_by_cell": draw_arms_by_cell,
-    "acceptance_by_distance": draw_acceptance_by_distance,
-    "accepted_lengths": draw_accepted_lengths,
-}
+    return Drawing(figure, stacked(tables), list(frames["receipt_id"].unique()))
 
 
 def _draw_lengths(axes: Axes, table: pd.DataFrame, arm: str) -> None:
@@ -207,29 +205,37 @@ def _cells_in(experiment: Experiment, frames: pd.DataFrame) -> list[str]:
     return [cell.name for cell in experiment.plan.cells if cell.name in present]
 
 
-def _stacked(tables: list[pd.DataFrame]) -> pd.DataFrame:
-    stacked = pd.concat(tables, ignore_index=True)
-    first = ["cell", "arm"]
-    return stacked[[*first, *(name for name in stacked.columns if name not in first)]]
-
-
 def _repeats_of(plan: Plan, arm: str) -> set[str]:
     return {arm, *(null for null, repeated in plan.null_pairs.items() if repeated == arm)}
 
 
 def _arms_caption(experiment: Experiment, bands: list[NullBand]) -> str:
-    shown = [
-        f"{band.base} {band.low:.3f}–{band.high:.3f} ({band.num_blocks} blocks)"
-        if band.is_established
-        else f"{band.base} not established"
-        for band in bands
-    ]
     return (
         f"Interleaved reps: n = {experiment.plan.reps}. Left: median and min–max over reps. Middle "
         "and right: geometric mean of ratios paired within blocks, 95 % bootstrap over blocks. "
         "Grey: null bands (bootstrap bounds of the central 95 % of null / base): "
-        f"{'; '.join(shown)}. Hollow: null arms."
+        f"{bands_in_words(bands)}. Hollow: null arms."
     )
+
+
+FIGURES: Mapping[str, Painter] = {
+    "arms_by_cell": draw_arms_by_cell,
+    "acceptance_by_distance": draw_acceptance_by_distance,
+    "accepted_lengths": draw_accepted_lengths,
+}
+# By experiment, where its own question needs others.
+OWN_FIGURES: Mapping[str, Mapping[str, Painter]] = {
+    "seal": {"seal_ratios": draw_comparisons},
+    "fp8": {"fp8_ratios": draw_comparisons},
+    "frames": {"frames_by_stages": draw_frames_by_stages},
+}
+UNTIMED_FIGURES: Mapping[str, Painter] = {"frames_by_stages": draw_frames_by_stages}
+
+
+def figures_of(experiment: Experiment) -> Mapping[str, Painter]:
+    """The figures of an experiment by name."""
+    others = FIGURES if experiment.is_timed else UNTIMED_FIGURES
+    return OWN_FIGURES.get(experiment.plan.experiment, others)
 
 
 def write_figures(experiment: Experiment, folder: Path) -> list[Path]:
@@ -237,7 +243,7 @@ def write_figures(experiment: Experiment, folder: Path) -> list[Path]:
     mpl.use("agg")
     paths = []
     with house_style():
-        for name, draw in FIGURES.items():
+        for name, draw in figures_of(experiment).items():
             paths += save(draw(experiment), name, experiment, folder)
     return paths
 
@@ -245,17 +251,17 @@ def write_figures(experiment: Experiment, folder: Path) -> list[Path]:
 def main(arguments: list[str] | None = None) -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m analysis.figures", description=__doc__)
-    parser.add_argument("--receipts", default="", help="experiment folder; default: committed")
+    parser.add_argument("--receipts", default="", help="experiment folder; default: all committed")
     parser.add_argument("--out", type=Path, help="default: paper/figures, or build/figures")
     options = parser.parse_args(arguments)
     try:
-        experiment = load_experiment(find_experiment(options.receipts))
-        paths = write_figures(experiment, options.out or default_out(options.receipts, "figures"))
+        for folder in find_experiments(options.receipts):
+            out = product_folder("figures", options.receipts, folder.name, options.out)
+            for path in write_figures(load_experiment(folder), out):
+                print(f"wrote {path}")
     except LonghaulError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    for path in paths:
-        print(f"wrote {path}")
     return 0
 
 

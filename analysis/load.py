@@ -25,17 +25,20 @@ from analysis.checks import (
     is_chain_round,
     is_round,
 )
-from bench.receipt import load_signed, receipt_id, signature_path
+from analysis.folders import (
+    COMMITTED,
+    DEFAULT_EXPERIMENT,
+    RECEIPTS_FOLDER,
+    SIGNATURE_ENDING,
+    committed_experiments,
+    default_key_folders,
+    refuse_foreign_files,
+)
+from bench.receipt import load_signed, receipt_id
 from bench.schema import FrameRow, Plan, Receipt
 from engine.errors import ConfigError, ReceiptError, unknown_name
-from engine.trust.identity import PublicIdentity, load_public_keys, longhaul_home
+from engine.trust.identity import PublicIdentity, load_public_keys
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-COMMITTED = REPOSITORY / "receipts"
-DEFAULT_EXPERIMENT = "decode"
-RECEIPTS_FOLDER = "receipts"
-TOP_LEVEL = ("plan.json", "plan.sig.json", "log.jsonl", RECEIPTS_FOLDER)
-SIGNATURE_ENDING = ".sig.json"
 NS_PER_S = 1_000_000_000
 FRAME_COLUMNS = tuple(name for name in FrameRow.__struct_fields__ if name != "spans")
 EXCLUSION_COLUMNS = ("job_idx", "rep", "cell", "block_idx", "arm", "role", "reason")
@@ -65,6 +68,11 @@ class Experiment:
         """Arms with measured jobs, in reading order."""
         return in_reading_order(row.arm for row in self.plan.jobs if row.role == "measured")
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether speeds may be compared: a plan without a base arm has no null to judge them."""
+        return bool(self.plan.base_arm)
+
 
 def find_experiment(receipts_dir: str | Path = "", experiment: str = DEFAULT_EXPERIMENT) -> Path:
     """Resolve what a user named to a folder, whatever the current folder is.
@@ -83,22 +91,19 @@ def find_experiment(receipts_dir: str | Path = "", experiment: str = DEFAULT_EXP
         return folder
     folder = COMMITTED / experiment
     if not (folder / "plan.json").is_file():
-        names = [plan.parent.name for plan in COMMITTED.glob("*/plan.json")]
-        raise unknown_name("committed experiment", experiment, names)
+        raise unknown_name("committed experiment", experiment, committed_experiments())
     return folder
 
 
-def default_out(receipts_dir: str, kind: str) -> Path:
-    """Where products go: into `paper/` for the committed experiment, else into ignored `build/`.
+def find_experiments(receipts_dir: str = "") -> list[Path]:
+    """The folder that a user named, or those of every committed experiment, the default one first.
 
-    Drawing one's own receipts must not change committed files.
+    Raises:
+        ConfigError: there is no such folder.
     """
-    return REPOSITORY / ("build" if receipts_dir else "paper") / kind
-
-
-def default_key_folders() -> tuple[Path, ...]:
-    """The repository's public keys, then this user's own."""
-    return (COMMITTED / "keys", longhaul_home() / "keys")
+    if receipts_dir:
+        return [find_experiment(receipts_dir)]
+    return [find_experiment("", name) for name in committed_experiments()]
 
 
 def load_experiment(folder: Path, key_folders: Sequence[Path] | None = None) -> Experiment:
@@ -113,7 +118,7 @@ def load_experiment(folder: Path, key_folders: Sequence[Path] | None = None) -> 
             contradictory.
     """
     keys = load_public_keys(*(default_key_folders() if key_folders is None else key_folders))
-    _refuse_foreign_files(folder)
+    refuse_foreign_files(folder)
     plan, plan_body = load_signed(folder / "plan.json", Plan, keys)
     plan_digest = hashlib.sha256(plan_body).hexdigest()
     loaded = _load_receipts(folder / RECEIPTS_FOLDER, plan, plan_digest, keys)
@@ -218,26 +223,6 @@ def frontiers_at_send(receipt: Receipt) -> list[int]:
     totals = np.concatenate([[0], np.cumsum([count for _, count in answered], dtype=int)])
     known = np.searchsorted(times, [frame.sent_ns for frame in receipt.frames], side="right")
     return [len(receipt.prompt_ids) + 1 + int(totals[idx]) for idx in known]
-
-
-def _refuse_foreign_files(folder: Path) -> None:
-    if not (folder / "plan.json").is_file():
-        raise ReceiptError(f"{folder / 'plan.json'}: missing; {folder} is no experiment's folder")
-    for path in sorted(folder.iterdir()):
-        if path.name not in TOP_LEVEL or path.is_dir() != (path.name == RECEIPTS_FOLDER):
-            raise ReceiptError(f"{path}: foreign; allowed here: {', '.join(TOP_LEVEL)}")
-    receipts_folder = folder / RECEIPTS_FOLDER
-    if not receipts_folder.is_dir():
-        raise ReceiptError(f"{receipts_folder}: missing; it holds one receipt per job")
-    for path in sorted(receipts_folder.iterdir()):
-        stem = path.name.removesuffix(SIGNATURE_ENDING).removesuffix(".json")
-        if not stem.isascii() or not stem.isdigit() or stem != f"{int(stem):04d}":
-            raise ReceiptError(f"{path}: foreign; receipts are named by job, such as 0007.json")
-        document = path.with_name(f"{stem}.json")
-        if path.name not in (document.name, signature_path(document).name):
-            raise ReceiptError(f"{path}: foreign; receipts are named by job, such as 0007.json")
-        if not document.is_file():
-            raise ReceiptError(f"{path}: signs {document.name}, which is missing")
 
 
 def _load_receipts(

@@ -13,7 +13,7 @@ from pathlib import Path
 import papermill
 from papermill.exceptions import PapermillExecutionError
 
-from analysis.load import REPOSITORY
+from analysis.folders import REPOSITORY
 from analysis.pair import NOTEBOOKS, check_pair, notebook_path
 from engine.errors import LonghaulError, unknown_name
 

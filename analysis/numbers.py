@@ -15,40 +15,14 @@ import msgspec
 import pandas as pd
 
 from analysis.effects import ALL_CELLS, ratio_table
-from analysis.load import (
-    Experiment,
-    default_out,
-    find_experiment,
-    jobs_frame,
-    load_experiment,
-)
+from analysis.folders import DEFAULT_EXPERIMENT, product_folder
+from analysis.load import Experiment, find_experiments, jobs_frame, load_experiment
+from analysis.named_number import NamedNumber, named
+from analysis.wire_numbers import wire_numbers
 from engine.errors import LonghaulError
 
 REFERENCE_ARM = "ar"
 NULL_BAND_FORMULA = "outer bootstrap bounds of the central 95 % of null / base, 1 included"
-
-
-class NamedNumber(msgspec.Struct, frozen=True, kw_only=True):
-    """One number as prose may print it."""
-
-    value: str  # decimal, already rounded
-    unit: str
-    rounding: str
-    formula: str
-    receipt_ids: list[str]
-
-
-def named(
-    value: float, decimals: int, unit: str, formula: str, receipt_ids: list[str]
-) -> NamedNumber:
-    """Round a number for good."""
-    return NamedNumber(
-        value=f"{value:.{decimals}f}",
-        unit=unit,
-        rounding=f"{decimals} decimals",
-        formula=formula,
-        receipt_ids=sorted(receipt_ids),
-    )
 
 
 def experiment_numbers(experiment: Experiment) -> dict[str, NamedNumber]:
@@ -62,7 +36,8 @@ def experiment_numbers(experiment: Experiment) -> dict[str, NamedNumber]:
         ),
         "jobs.used": named(len(jobs), 0, "jobs", "measured jobs that are used", _ids(jobs)),
     }
-    if jobs.empty:
+    numbers |= wire_numbers(experiment)
+    if jobs.empty or not experiment.is_timed:
         return numbers
     for (cell, arm), group in jobs.groupby(["cell", "arm"]):
         numbers[f"{cell}.{arm}.decode_tok_per_s.median"] = named(
@@ -127,19 +102,29 @@ def _ids(jobs: pd.DataFrame) -> list[str]:
     return [] if jobs.empty else list(jobs["receipt_id"])
 
 
+def numbers_path(receipts_dir: str, experiment: str) -> Path:
+    """`numbers.json` in `build/` or `paper/`; a further committed experiment's in a folder."""
+    if receipts_dir or experiment == DEFAULT_EXPERIMENT:
+        return product_folder("numbers.json", receipts_dir, DEFAULT_EXPERIMENT)
+    return product_folder("numbers", receipts_dir, DEFAULT_EXPERIMENT) / f"{experiment}.json"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m analysis.numbers", description=__doc__)
-    parser.add_argument("--receipts", default="", help="experiment folder; default: committed")
-    parser.add_argument("--out", type=Path, help="default: paper/numbers.json, or build/")
+    parser.add_argument("--receipts", default="", help="experiment folder; default: all committed")
+    parser.add_argument("--out", type=Path, help="one file, so it needs --receipts")
     options = parser.parse_args(arguments)
+    if options.out and not options.receipts:
+        parser.error("--out names one file, all committed experiments need several: add --receipts")
     try:
-        out = options.out or default_out(options.receipts, "numbers.json")
-        write_numbers(load_experiment(find_experiment(options.receipts)), out)
+        for folder in find_experiments(options.receipts):
+            out = options.out or numbers_path(options.receipts, folder.name)
+            write_numbers(load_experiment(folder), out)
+            print(f"wrote {out}")
     except LonghaulError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"wrote {out}")
     return 0
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import jupytext
 import nbformat
 
-from analysis.load import REPOSITORY
+from analysis.folders import REPOSITORY
 from engine.errors import ConfigError, LonghaulError
 
 NOTEBOOK_FOLDER = REPOSITORY / "analysis"

@@ -17,6 +17,7 @@ from analysis.figure_file import arm_look
 
 PANEL_COLUMNS = 4
 RULE_COLOUR = "#DDDDDD"
+ROW_INCHES = 0.125  # height of one arm of one cell
 
 
 def draw_rows(axes: Axes, points: pd.DataFrame, arms: list[str], cells: list[str]) -> None:
@@ -62,6 +63,20 @@ def corner_note(axes: Axes, text: str, side: Literal["top", "bottom"] = "top") -
         color="#404040",
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0},
     )
+
+
+def mark_one(axes: Axes, low: float, high: float) -> None:
+    """A rule at ratio 1 over the grey of a null band; NaN ends, no band, draw no grey."""
+    if low <= high:
+        axes.axvspan(low, high, color="#BBBBBB", alpha=0.6, linewidth=0)
+    axes.axvline(1.0, color="#808080", linewidth=0.8)
+
+
+def stacked(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """The plotted points of several panels as one table, cell and arm first."""
+    points = pd.concat(tables, ignore_index=True)
+    first = ["cell", "arm"]
+    return points[[*first, *(name for name in points.columns if name not in first)]]
 
 
 def panel_grid(count: int) -> tuple[Figure, list[Axes]]:

@@ -16,7 +16,8 @@ import pandas as pd
 from rich.console import Console
 
 from analysis.effects import ALL_CELLS, ratio_table
-from analysis.load import REPOSITORY, Experiment, find_experiment, jobs_frame, load_experiment
+from analysis.folders import REPOSITORY
+from analysis.load import Experiment, find_experiment, jobs_frame, load_experiment
 from analysis.numbers import REFERENCE_ARM
 from analysis.tables import decode_table
 from engine.errors import LonghaulError, ReceiptError

@@ -10,54 +10,58 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
 
-from analysis.effects import ALL_CELLS, MIN_REPS, NO_VERDICT, NullBand, ratio_table
+from analysis.comparison_tables import fp8_ids_table, fp8_speed_table, seal_table
+from analysis.effects import ALL_CELLS, ratio_table
+from analysis.folders import product_folder
 from analysis.hypotheses import outcomes
-from analysis.load import (
-    Experiment,
-    default_out,
-    find_experiment,
-    jobs_frame,
-    load_experiment,
-)
+from analysis.link_probes import links_frame
+from analysis.load import Experiment, find_experiments, jobs_frame, load_experiment
 from analysis.numbers import REFERENCE_ARM
+from analysis.table_parts import (
+    SPEED_NOTE,
+    band_note,
+    cells_by_arms,
+    lossless_counts,
+    make_spec,
+    resolution_note,
+    speeds,
+    verdict_words,
+)
 from analysis.table_spec import NOTHING, Column, TableSpec, interval, number, text
+from analysis.wire_tables import fp8_bytes_table, frame_table, link_table
 from engine.errors import LonghaulError
 
+Maker = Callable[[Experiment], TableSpec]
 MIN_WIDTH_COLUMNS = 132  # a narrower terminal would break the numbers in the middle
 
 
 def decode_table(experiment: Experiment) -> TableSpec:
     """Speed by cell and arm, against autoregressive decoding."""
     jobs = jobs_frame(experiment)
-    rows = _cells_by_arms(experiment)
+    rows = cells_by_arms(experiment)
     if not jobs.empty:
-        grouped = jobs.groupby(["cell", "arm"])
-        speeds = grouped["decode_tok_per_s"].agg(
-            median_tok_per_s="median", min_tok_per_s="min", max_tok_per_s="max"
-        )
-        speeds["tokens_per_round"] = grouped["tokens_per_round"].median()
-        rows = rows.merge(speeds.reset_index(), on=["cell", "arm"], how="left")
-    rows = rows.merge(_lossless_counts(experiment), on=["cell", "arm"], how="left")
-    notes = [_resolution_note(experiment)]
+        measured = speeds(jobs)
+        measured["tokens_per_round"] = jobs.groupby(["cell", "arm"])["tokens_per_round"].median()
+        rows = rows.merge(measured.reset_index(), on=["cell", "arm"], how="left")
+    rows = rows.merge(lossless_counts(experiment), on=["cell", "arm"], how="left")
+    notes = [resolution_note(experiment)]
     if REFERENCE_ARM in experiment.measured_arms() and not jobs.empty:
         ratios, band = ratio_table(jobs, experiment.plan, REFERENCE_ARM, experiment.measured_arms())
         rows = rows.merge(ratios, on=["cell", "arm"], how="left")
-        notes.append(_band_note(band))
+        notes.append(band_note(band))
     else:
         missing = dict.fromkeys(("ratio", "low", "high"), float("nan"))
         rows = rows.assign(**missing, verdict=NOTHING)
         notes.append(f"No used job of `{REFERENCE_ARM}`: no ratios.")
     rows["verdict"] = rows["verdict"].fillna(NOTHING)
     notes.append(
-        "tok/s: decode_tok_per_s = (output tokens − 1) / (last commit − first commit), median "
-        "[min–max] over reps. Ratio: geometric mean of ratios paired within blocks [95 % "
-        "bootstrap over blocks]. Lossless: jobs whose output ids equal the reference job's, of "
-        "the planned."
+        f"{SPEED_NOTE} Lossless: jobs whose output ids equal the reference job's, of the planned."
     )
     columns = (
         text("cell"),
@@ -65,10 +69,10 @@ def decode_table(experiment: Experiment) -> TableSpec:
         interval(("median_tok_per_s", "min_tok_per_s", "max_tok_per_s"), "tok/s [min–max]", 2),
         number("tokens_per_round", "tokens/round", 2),
         interval(("ratio", "low", "high"), f"ratio to {REFERENCE_ARM} [95 %]", 2),
-        Column("verdict", _verdict, is_number=False),
+        Column("verdict", verdict_words, is_number=False),
         Column("lossless", lambda row: f"{row['identical']}/{row['planned']}"),
     )
-    return _spec(experiment, "decode", "Decoding speed", rows, columns, notes)
+    return make_spec(experiment, "decode", "Decoding speed", rows, columns, notes)
 
 
 def base_table(experiment: Experiment) -> TableSpec:
@@ -77,7 +81,7 @@ def base_table(experiment: Experiment) -> TableSpec:
     base = experiment.plan.base_arm
     arms = experiment.measured_arms()
     if jobs.empty or base not in arms:
-        return _spec(
+        return make_spec(
             experiment,
             "against_base",
             f"Arms against {base}",
@@ -93,16 +97,16 @@ def base_table(experiment: Experiment) -> TableSpec:
         text("arm"),
         number("blocks", "blocks"),
         interval(("ratio", "low", "high"), f"ratio to {base} [95 %]", 3),
-        Column("verdict", _verdict, is_number=False),
+        Column("verdict", verdict_words, is_number=False),
     )
-    notes = [_resolution_note(experiment), _band_note(band)]
-    return _spec(experiment, "against_base", f"Arms against {base}", rows, columns, notes)
+    notes = [resolution_note(experiment), band_note(band)]
+    return make_spec(experiment, "against_base", f"Arms against {base}", rows, columns, notes)
 
 
 def acceptance_table(experiment: Experiment) -> TableSpec:
     """Rounds, drafts and their fate by cell and arm, summed over repetitions."""
     jobs = jobs_frame(experiment)
-    rows = _cells_by_arms(experiment)
+    rows = cells_by_arms(experiment)
     sums = ["rounds", "sum_draft", "sum_accepted", "sum_tested", "discarded_len"]
     if not jobs.empty:
         grouped = jobs.groupby(["cell", "arm"])
@@ -136,7 +140,7 @@ def acceptance_table(experiment: Experiment) -> TableSpec:
         "of the text: no interval is printed. 'reps agree': every rep has the same rounds, Σk, Σa "
         "and Σtested.",
     ]
-    return _spec(experiment, "acceptance", "Acceptance of drafts", rows, columns, notes)
+    return make_spec(experiment, "acceptance", "Acceptance of drafts", rows, columns, notes)
 
 
 def exclusion_table(experiment: Experiment) -> TableSpec:
@@ -152,7 +156,7 @@ def exclusion_table(experiment: Experiment) -> TableSpec:
         text("role"),
         text("reason"),
     )
-    return _spec(experiment, "exclusions", "Jobs not used", rows, columns, [note])
+    return make_spec(experiment, "exclusions", "Jobs not used", rows, columns, [note])
 
 
 def hypothesis_table(experiment: Experiment) -> TableSpec:
@@ -164,61 +168,7 @@ def hypothesis_table(experiment: Experiment) -> TableSpec:
         "they are not corrected for their number."
     )
     rows = outcomes(experiment)
-    return _spec(experiment, "hypotheses", "Pre-registered hypotheses", rows, columns, [note])
-
-
-def all_tables(experiment: Experiment) -> list[TableSpec]:
-    """Every table, in reading order."""
-    makers = (decode_table, base_table, acceptance_table, hypothesis_table, exclusion_table)
-    return [maker(experiment) for maker in makers]
-
-
-def _cells_by_arms(experiment: Experiment) -> pd.DataFrame:
-    cells = [cell.name for cell in experiment.plan.cells]
-    pairs = [(cell, arm) for cell in cells for arm in experiment.measured_arms()]
-    return pd.DataFrame(pairs, columns=["cell", "arm"])
-
-
-def _lossless_counts(experiment: Experiment) -> pd.DataFrame:
-    planned = [row for row in experiment.plan.jobs if row.role == "measured"]
-    identical = {
-        receipt.position.job_idx
-        for receipt, _ in experiment.measured()
-        if receipt.lossless.verdict == "identical"
-    }
-    rows = [(row.cell, row.arm, row.job_idx in identical) for row in planned]
-    frame = pd.DataFrame(rows, columns=["cell", "arm", "identical"])
-    counted = frame.groupby(["cell", "arm"])["identical"].agg(["sum", "size"]).reset_index()
-    return counted.rename(columns={"sum": "identical", "size": "planned"})
-
-
-def _resolution_note(experiment: Experiment) -> str:
-    reps = experiment.plan.reps
-    if reps == 1:
-        return (
-            "One rep: each number is a single job. It shows that the ring works and how large the "
-            f"effects roughly are; it resolves little. Verdicts need at least {MIN_REPS} reps."
-        )
-    if reps < MIN_REPS:
-        return f"{reps} reps: too few to say what noise looks like; verdicts need {MIN_REPS}."
-    return f"{reps} reps of every cell and arm, interleaved."
-
-
-def _band_note(band: NullBand) -> str:
-    if band.null_arm is None:
-        return f"Null band against `{band.base}`: not established (no arm repeats it)."
-    where = f"`{band.null_arm}` / `{band.base}`, blocks: {band.num_blocks}, reps: {band.num_reps}"
-    if not band.is_established:
-        return f"Null band ({where}): not established; no verdict is given."
-    return (
-        f"Null band ({where}): {band.low:.3f} … {band.high:.3f}. A difference inside it is what "
-        "one arm shows against itself."
-    )
-
-
-def _verdict(row: dict[str, object]) -> str:
-    # Without a band every row would repeat the reason that the note below gives once.
-    return "no verdict" if row["verdict"] == NO_VERDICT else str(row["verdict"])
+    return make_spec(experiment, "hypotheses", "Pre-registered hypotheses", rows, columns, [note])
 
 
 def _agreement(row: dict[str, object]) -> str:
@@ -228,42 +178,45 @@ def _agreement(row: dict[str, object]) -> str:
     return "yes" if row["reps_agree"] else "no"
 
 
-def _spec(
-    experiment: Experiment,
-    name: str,
-    title: str,
-    rows: pd.DataFrame,
-    columns: tuple[Column, ...],
-    notes: list[str],
-) -> TableSpec:
-    provenance = (
-        f"generated by analysis.tables; experiment {experiment.plan.experiment}; "
-        f"{len(experiment.receipts)} receipts; receipt set {experiment.receipt_set_digest}"
-    )
-    return TableSpec(name, title, rows, columns, tuple(notes), provenance)
+RESULTS: Mapping[str, tuple[Maker, ...]] = {
+    "seal": (seal_table,),
+    "fp8": (fp8_speed_table, fp8_bytes_table, fp8_ids_table, acceptance_table),
+    "frames": (frame_table,),
+}
+TIMED_RESULTS: tuple[Maker, ...] = (decode_table, base_table, acceptance_table)
+UNTIMED_RESULTS: tuple[Maker, ...] = (frame_table,)
+
+
+def all_tables(experiment: Experiment) -> list[TableSpec]:
+    """Every table of an experiment, in reading order: its results, hypotheses, jobs, links."""
+    others = TIMED_RESULTS if experiment.is_timed else UNTIMED_RESULTS
+    results = RESULTS.get(experiment.plan.experiment, others)
+    probed = () if links_frame(experiment).empty else (link_table,)
+    makers = (*results, hypothesis_table, exclusion_table, *probed)
+    return [maker(experiment) for maker in makers]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m analysis.tables", description=__doc__)
-    parser.add_argument("--receipts", default="", help="experiment folder; default: committed")
+    parser.add_argument("--receipts", default="", help="experiment folder; default: all committed")
     parser.add_argument("--out", type=Path, help="default: paper/tables, or build/tables")
     parser.add_argument("--no-write", action="store_true", help="print only")
     options = parser.parse_args(arguments)
-    try:
-        experiment = load_experiment(find_experiment(options.receipts))
-    except LonghaulError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     console = Console()
     # A pipe or a log has no width of its own; a terminal's is respected.
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(width=MIN_WIDTH_COLUMNS)
-    for spec in all_tables(experiment):
-        spec.show(console)
-        if not options.no_write:
-            for path in spec.write(options.out or default_out(options.receipts, "tables")):
-                console.print(f"wrote {path}", soft_wrap=True, highlight=False)
+    try:
+        for folder in find_experiments(options.receipts):
+            out = product_folder("tables", options.receipts, folder.name, options.out)
+            for spec in all_tables(load_experiment(folder)):
+                spec.show(console)
+                for path in () if options.no_write else spec.write(out):
+                    console.print(f"wrote {path}", soft_wrap=True, highlight=False)
+    except LonghaulError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from engine.trust.identity import Identity
 from tests.analysis.experiment_builder import build_experiment, make_identity
+from tests.analysis.plan_builder import RECIPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +31,28 @@ def invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
     root = tmp_path_factory.mktemp("invented")
     identity = make_identity(root / "home")
     return Invented(build_experiment(root / "experiment", identity), root / "home", identity)
+
+
+def _invented(factory: pytest.TempPathFactory, name: str) -> Invented:
+    root = factory.mktemp(name)
+    identity = make_identity(root / "home")
+    folder = build_experiment(root / "experiment", identity, RECIPES[name])
+    return Invented(folder, root / "home", identity)
+
+
+@pytest.fixture(scope="session")
+def seal_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
+    """Two cells, four reps, three rings; seal-aes is a fifth slower."""
+    return _invented(tmp_path_factory, "seal")
+
+
+@pytest.fixture(scope="session")
+def fp8_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
+    """Two cells, four reps, two references a block; fp8 gives another text on `chat`."""
+    return _invented(tmp_path_factory, "fp8")
+
+
+@pytest.fixture(scope="session")
+def frames_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
+    """One cell, one rep, rings of one to four stages; nothing is timed."""
+    return _invented(tmp_path_factory, "frames")

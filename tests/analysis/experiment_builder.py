@@ -6,164 +6,27 @@ Guarantees: same arguments, same bytes but for the signing key; every document p
 
 from __future__ import annotations
 
-import hashlib
 import random
-from dataclasses import dataclass
 from pathlib import Path
 
 from bench.receipt import receipt_id, write_signed
 from bench.schema import (
-    Build,
-    CellRow,
-    Counters,
     FrameRow,
-    JobConfig,
     Lossless,
-    ModelFacts,
     Plan,
     PlannedJobRow,
     PlanPosition,
     Receipt,
-    RingConfig,
     Timing,
 )
 from engine.trust.identity import Identity
+from tests.analysis.plan_builder import ARM_LEVERS, CELLS, Recipe, job_config, make_plan
 from tests.analysis.ring_simulation import PretendedRing
+from tests.analysis.wire_builder import config_of, counters_of, digest_of, link_rows
 
 PROMPT_LEN = 40
 PREFILL_NS = 900_000_000
-# arm -> (k, k after a fully accepted frame, depth)
-ARM_LEVERS = {
-    "ar": (0, 0, 1),
-    "null-ar": (0, 0, 1),
-    "chain-k8": (8, 8, 4),
-    "null": (8, 8, 4),
-    "chain-k16": (16, 16, 4),
-    "two-state": (8, 16, 4),
-}
-CELLS = {  # name -> (kind, invented acceptance)
-    "verbatim-copy": ("draftable", 0.985),
-    "code-edit": ("draftable", 0.95),
-    "quote": ("draftable", 0.9),
-    "json-extract": ("draftable", 0.82),
-    "tool-call": ("draftable", 0.75),
-    "summary": ("novel", 0.5),
-    "reasoning": ("novel", 0.42),
-    "chat": ("novel", 0.3),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """What to invent."""
-
-    cells: tuple[str, ...] = ("verbatim-copy", "chat")
-    arms: tuple[str, ...] = tuple(ARM_LEVERS)
-    reps: int = 4
-    output_len: int = 40
-    spread: float = 0.01  # of the invented slowness
-    experiment: str = "invented"
-
-
-def digest_of(text: str) -> str:
-    """A stand-in digest."""
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-RING = RingConfig(
-    num_stages=4,
-    layer_plan=[(0, 7), (7, 15), (15, 23), (23, 30)],
-    threads_per_stage=1,
-    profile="wan-275",
-    profile_digest=digest_of("profile"),
-    suite="plain",
-    kernel="invented",
-)
-BUILD = Build(
-    commit=None,
-    dirty=None,
-    source_digest=digest_of("source"),
-    engine_digest=digest_of("engine"),
-    environment_digest=digest_of("environment"),
-)
-MODEL = ModelFacts(
-    name="invented",
-    model_digest=digest_of("model"),
-    tokenizer_digest=digest_of("tokenizer"),
-    drafter_digest=None,
-    num_layers=30,
-)
-
-
-def job_config(arm: str, max_new_tokens: int) -> JobConfig:
-    """The levers of one arm."""
-    base, high, depth = ARM_LEVERS[arm]
-    return JobConfig(
-        arm=arm,
-        policy="two-state" if high != base else "fixed-k",
-        policy_params={},
-        draft_len=base,
-        depth=depth,
-        drafter="ngram" if base else "none",
-        min_match_len=3,
-        prefill_chunk=256,
-        max_new_tokens=max_new_tokens,
-        numeric_config="f32",
-        attestation=False,
-        keepwarm_ms=0,
-    )
-
-
-def planned_rows(recipe: Recipe) -> list[PlannedJobRow]:
-    """Each block a reference job, then every arm; the order reversed on alternate blocks."""
-    rows: list[PlannedJobRow] = []
-    for rep in range(recipe.reps):
-        for cell_idx, cell in enumerate(recipe.cells):
-            block_idx = rep * len(recipe.cells) + cell_idx
-            arms = recipe.arms if block_idx % 2 == 0 else recipe.arms[::-1]
-            for order_idx, arm in enumerate(("ar", *arms)):
-                rows.append(
-                    PlannedJobRow(
-                        job_idx=len(rows),
-                        rep=rep,
-                        cell=cell,
-                        block_idx=block_idx,
-                        order_idx=order_idx,
-                        arm=arm,
-                        role="measured" if order_idx else "reference",
-                        max_new_tokens=recipe.output_len,
-                    )
-                )
-    return rows
-
-
-def make_plan(recipe: Recipe) -> Plan:
-    """The plan of an invented experiment on an invented ring."""
-    return Plan(
-        experiment=recipe.experiment,
-        created="2026-01-01T00:00:00Z",
-        seed="00",
-        base_arm="chain-k8",
-        null_pairs={"null-ar": "ar", "null": "chain-k8"},
-        arms={arm: job_config(arm, recipe.output_len) for arm in recipe.arms},
-        cells=[
-            CellRow(
-                name=cell,
-                kind=CELLS[cell][0],
-                max_new_tokens=recipe.output_len,
-                prompt_digest=digest_of(cell),
-            )
-            for cell in recipe.cells
-        ],
-        reps=recipe.reps,
-        ring=RING,
-        build=BUILD,
-        model=MODEL,
-        hypotheses=["none: invented"],
-        alpha="0.05",
-        exclusions=[],
-        jobs=planned_rows(recipe),
-    )
+FP8_FIRST_DIFFERENCE = {"chat": 10}  # cell -> where its fp8 text leaves the f32 one
 
 
 def prefill_frame() -> FrameRow:
@@ -189,18 +52,31 @@ def prefill_frame() -> FrameRow:
     )
 
 
+def text_of(cell: str, config: str, output_len: int) -> tuple[list[int], list[bool]]:
+    """Output ids, and whether a draft of each would be accepted: by position, whatever the arm."""
+    text = random.Random(f"text {cell}")
+    output_ids = [text.randrange(1000) for _ in range(output_len)]
+    right = [text.random() < CELLS[cell][1] for _ in output_ids]
+    first = FP8_FIRST_DIFFERENCE.get(cell, output_len) if config == "fp8" else output_len
+    return output_ids[:first] + [1000 + token for token in output_ids[first:]], right
+
+
 def make_receipt(
-    plan: Plan, plan_digest: str, row: PlannedJobRow, reference_id: str | None, spread: float
+    plan: Plan,
+    plan_digest: str,
+    row: PlannedJobRow,
+    reference_id: str | None,
+    spread: float,
+    factor: float = 1.0,
 ) -> Receipt:
     """One finished job; drafts are right or wrong by position, the same in every arm and rep."""
-    text = random.Random(f"text {row.cell}")
-    output_ids = [text.randrange(1000) for _ in range(row.max_new_tokens)]
-    right = [text.random() < CELLS[row.cell][1] for _ in output_ids]
-    base, high, depth = ARM_LEVERS[row.arm]
-    slowness = random.Random(f"slowness {row.job_idx}").gauss(1.0, spread)
-    ring = PretendedRing(PROMPT_LEN, right, (base, high), depth, slowness)
-    frames, last_ns = ring.play(PREFILL_NS)
     config = job_config(row.arm, row.max_new_tokens)
+    output_ids, right = text_of(row.cell, config.numeric_config, row.max_new_tokens)
+    base, high, depth = ARM_LEVERS[row.arm]
+    slowness = factor * random.Random(f"slowness {row.job_idx}").gauss(1.0, spread)
+    ring = PretendedRing(PROMPT_LEN, right, (base, high), depth, slowness)
+    decoded, last_ns = ring.play(PREFILL_NS)
+    frames = [prefill_frame(), *decoded]
     lossless = Lossless(
         verdict="reference" if row.role == "reference" else "identical",
         reference_id=reference_id,
@@ -217,8 +93,8 @@ def make_receipt(
         requested=config,
         observed=config,
         stages=[],
-        ring=plan.ring,
-        links=[],
+        ring=plan.ring_of(row.arm),
+        links=link_rows(plan.ring_of(row.arm).num_stages),
         host={"invented": 1},
         timing=timing_until(last_ns),
         prompt_digest=digest_of(row.cell),
@@ -226,8 +102,8 @@ def make_receipt(
         output_ids=output_ids,
         finish_reason="length",
         lossless=lossless,
-        counters=counters_of(frames),
-        frames=[prefill_frame(), *frames],
+        counters=counters_of(frames, config, plan.ring_of(row.arm).num_stages),
+        frames=frames,
         attestations=[],
     )
 
@@ -258,19 +134,6 @@ def timing_until(last_ns: int) -> Timing:
     )
 
 
-def counters_of(frames: list[FrameRow]) -> Counters:
-    """Counters that agree with the frames."""
-    stale = [frame for frame in frames if frame.outcome == "stale"]
-    return Counters(
-        stale_replies=0,
-        stale_dropped=0,
-        stale_computed=len(stale),
-        uncorrelated=0,
-        discarded_len=sum(frame.sent_len for frame in stale),
-        frames_on_wire=5 * (len(frames) + 1),
-    )
-
-
 def build_experiment(folder: Path, identity: Identity, recipe: Recipe | None = None) -> Path:
     """Write plan and receipts; returns the folder."""
     recipe = recipe or Recipe()
@@ -278,15 +141,16 @@ def build_experiment(folder: Path, identity: Identity, recipe: Recipe | None = N
     plan = make_plan(recipe)
     plan_digest = write_signed(folder / "plan.json", plan, identity)
     (folder / "log.jsonl").write_text("")
-    reference_id = None
+    reference_ids: dict[str, str] = {}
     for row in plan.jobs:
         is_reference = row.role == "reference"
-        previous = None if is_reference else reference_id
-        receipt = make_receipt(plan, plan_digest, row, previous, recipe.spread)
+        previous = None if is_reference else reference_ids[config_of(row.arm)]
+        factor = recipe.slowness.get(row.arm, 1.0)
+        receipt = make_receipt(plan, plan_digest, row, previous, recipe.spread, factor)
         path = receipt_path(folder, row.job_idx)
         write_signed(path, receipt, identity)
         if is_reference:
-            reference_id = receipt_id(path.read_bytes())
+            reference_ids[config_of(row.arm)] = receipt_id(path.read_bytes())
     return folder
 
 

@@ -15,12 +15,8 @@ from bench.receipt import parse_document, receipt_id, signature_path, write_sign
 from bench.schema import Failure, Lossless, Receipt
 from engine.errors import ConfigError, ReceiptError
 from tests.analysis.conftest import Invented
-from tests.analysis.experiment_builder import (
-    Recipe,
-    build_experiment,
-    make_identity,
-    receipt_path,
-)
+from tests.analysis.experiment_builder import build_experiment, make_identity, receipt_path
+from tests.analysis.plan_builder import Recipe
 
 
 @pytest.fixture

@@ -35,7 +35,8 @@ from analysis.effects import (
 from analysis.load import frontiers_at_send, job_measures, jobs_frame, load_experiment, rounds_frame
 from bench.schema import FrameRow, Receipt
 from tests.analysis.conftest import Invented
-from tests.analysis.experiment_builder import Recipe, make_plan, make_receipt, prefill_frame
+from tests.analysis.experiment_builder import make_receipt, prefill_frame
+from tests.analysis.plan_builder import Recipe, make_plan
 
 SECOND = 1_000_000_000
 

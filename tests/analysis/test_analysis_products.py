@@ -17,11 +17,13 @@ import pytest
 from analysis import figures, numbers, pair, tables
 from analysis.arm_slots import in_reading_order, slot_of
 from analysis.effects import NULL_ARM, ratio_table
+from analysis.folders import REPOSITORY
 from analysis.hypotheses import FAILS, HOLDS, NOT_EVALUATED, outcomes
-from analysis.load import REPOSITORY, jobs_frame, load_experiment
+from analysis.load import jobs_frame, load_experiment
 from engine.errors import ConfigError, ReceiptError
 from tests.analysis.conftest import Invented
-from tests.analysis.experiment_builder import Recipe, build_experiment
+from tests.analysis.experiment_builder import build_experiment
+from tests.analysis.plan_builder import Recipe
 
 FIGURE_ENDINGS = {"svg", "pdf", "csv", "txt"}
 
