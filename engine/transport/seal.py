@@ -42,7 +42,7 @@ class FrameSealer(Protocol):
     def tag_len(self) -> int:
         """Bytes by which `seal` grows a payload."""
 
-    def seal(self, header: memoryview, payload_and_tag: memoryview) -> None:
+    def seal(self, header: bytes | memoryview, payload_and_tag: memoryview) -> None:
         """Encrypt the payload in place, the header as associated data, the tag behind it.
 
         Raises:
@@ -87,12 +87,22 @@ class Cipher(Protocol):
     """An authenticated cipher under one key, in place; `cryptography`'s AEADs are such."""
 
     def encrypt_into(
-        self, nonce: bytes, payload: memoryview, header: memoryview, payload_and_tag: memoryview, /
+        self,
+        nonce: bytes,
+        payload: memoryview,
+        header: bytes | memoryview,
+        payload_and_tag: memoryview,
+        /,
     ) -> int:
         """Write ciphertext and tag into `payload_and_tag`, whose front `payload` is."""
 
     def decrypt_into(
-        self, nonce: bytes, payload_and_tag: memoryview, header: memoryview, payload: memoryview, /
+        self,
+        nonce: bytes,
+        payload_and_tag: memoryview,
+        header: bytes | memoryview,
+        payload: memoryview,
+        /,
     ) -> int:
         """Write the plaintext into `payload`; raises `InvalidTag`."""
 
@@ -171,7 +181,7 @@ class _Direction:
 class AeadSealer(_Direction):
     """Sealer of an `AeadSuite`."""
 
-    def seal(self, header: memoryview, payload_and_tag: memoryview) -> None:
+    def seal(self, header: bytes | memoryview, payload_and_tag: memoryview) -> None:
         if self._exhausted:
             raise LocalProtocolError(
                 f"this connection has sealed {self._suite.max_frames} frames, its nonces are used "
@@ -218,7 +228,7 @@ class PlainSealer:
 
     tag_len = 0
 
-    def seal(self, header: memoryview, payload_and_tag: memoryview) -> None:
+    def seal(self, header: bytes | memoryview, payload_and_tag: memoryview) -> None:
         return None
 
 

@@ -6,11 +6,12 @@ only as `AeadSuite`; header and nonce have fixed lengths, so the tag's input nee
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.hmac import HMAC
 
 from engine.transport.seal import AeadSuite
 
@@ -22,17 +23,25 @@ class CtrHmac:
 
     def __init__(self, key: bytes) -> None:
         self._keystream = Cipher(algorithms.AES(key[:32]), modes.CTR(bytes(16))).encryptor()
-        self._tag_key = key[32:]
+        self._keyed = HMAC(key[32:], SHA256())
 
     def encrypt_into(
-        self, nonce: bytes, payload: memoryview, header: memoryview, payload_and_tag: memoryview
+        self,
+        nonce: bytes,
+        payload: memoryview,
+        header: bytes | memoryview,
+        payload_and_tag: memoryview,
     ) -> int:
         self._crypt(nonce, payload)
         payload_and_tag[-TAG_LEN:] = self._tag(nonce, header, payload)
         return len(payload_and_tag)
 
     def decrypt_into(
-        self, nonce: bytes, payload_and_tag: memoryview, header: memoryview, payload: memoryview
+        self,
+        nonce: bytes,
+        payload_and_tag: memoryview,
+        header: bytes | memoryview,
+        payload: memoryview,
     ) -> int:
         tag = self._tag(nonce, header, payload)
         if not hmac.compare_digest(tag, payload_and_tag[-TAG_LEN:]):
@@ -44,11 +53,12 @@ class CtrHmac:
         self._keystream.reset_nonce(nonce + bytes(4))
         self._keystream.update_into(payload, payload)
 
-    def _tag(self, nonce: bytes, header: memoryview, ciphertext: memoryview) -> bytes:
-        mac = hmac.new(self._tag_key, nonce, hashlib.sha256)
+    def _tag(self, nonce: bytes, header: bytes | memoryview, ciphertext: memoryview) -> bytes:
+        mac = self._keyed.copy()
+        mac.update(nonce)
         mac.update(header)
         mac.update(ciphertext)
-        return mac.digest()
+        return mac.finalize()
 
 
 LONG_TAG = AeadSuite("aes-256-ctr-hmac-sha256", CtrHmac, key_len=64, tag_len=TAG_LEN)
