@@ -100,12 +100,13 @@ def _mix(probs: torch.Tensor, keys_values: Sequence[torch.Tensor]) -> torch.Tens
     Shapes:
         probs: [G, R, sum of S_i] -> [G, R, D]
     """
+    # chunk: a split into blocks in one call, where `split` and slices are several
     value_blocks = [
         block
         for segment in keys_values
-        for block in torch.split(segment[probs.shape[0] :], KEY_BLOCK, dim=1)
+        for block in segment[probs.shape[0] :].chunk(segment.shape[1] // KEY_BLOCK, dim=1)
     ]
-    prob_blocks = torch.split(probs, KEY_BLOCK, dim=2)
+    prob_blocks = probs.chunk(len(value_blocks), dim=2)
     mixed = torch.bmm(prob_blocks[0], value_blocks[0])
     for block_probs, block in zip(prob_blocks[1:], value_blocks[1:], strict=True):
         mixed.baddbmm_(block_probs, block)
