@@ -16,7 +16,7 @@ from rich.console import Console
 from bench import host
 from bench.experiments import EXPERIMENTS, choose_cells, get_experiment, get_scale
 from bench.folders import choose_store
-from bench.plan import Selection, check_selection, make_plan
+from bench.plan import Selection, check_selection, host_kernel, make_plan
 from bench.progress import RunView
 from bench.record import Surroundings
 from bench.rings import RingRecipe, RingSet, ring_key
@@ -29,7 +29,6 @@ from engine import defaults
 from engine.cluster.launch import CHECKOUT_DIR, RingSpec
 from engine.cluster.plan import even_plan
 from engine.errors import ConfigError, LonghaulError
-from engine.model.linear import linear_kernel
 from engine.model.tokenizer import Tokenizer
 from engine.model.weights import ModelFiles, prepare_model
 from engine.transport.seal import suite_named
@@ -120,7 +119,7 @@ def _ring_config(asked: argparse.Namespace, profile: LinkProfile, files: ModelFi
         profile=profile.name,
         profile_digest=profile.digest,
         suite=suite_named(asked.suite).name,
-        kernel=linear_kernel().name,
+        kernel=host_kernel("f32"),
     )
 
 
@@ -176,7 +175,9 @@ def run(asked: argparse.Namespace, console: Console) -> int:
 def _shown_rings(plan: Plan) -> str:
     """Which rings are kept up side by side."""
     rings = dict.fromkeys(ring_key(plan.ring_of(job.arm)) for job in plan.jobs)
-    return ", ".join(f"{num_stages} stages ({suite})" for num_stages, suite in rings)
+    return ", ".join(
+        f"{num_stages} stages ({suite}, {kernel})" for num_stages, suite, kernel in rings
+    )
 
 
 def _shown(path: Path) -> str:

@@ -4,9 +4,10 @@ Guarantees: an arm is complete and immutable; every numeric configuration has on
 null arm differs from what it repeats in name and description only. A new arm is one entry.
 Must never know: cells, schedules, processes.
 
-Which reference judges which ring: the kernels are row invariant, so an f32 output is the same on
-any ring, and `ar` on the run's default ring judges all of them. A lossy wire rounds hidden states
-where one stage hands them to the next, so its output belongs to a layer plan: an arm with such a
+Which reference judges which ring: the kernels are row invariant, so an output on a lossless wire is
+the same on any ring of the same weights: `ar` on the run's default ring judges all f32 arms, and
+`ar-int4`, on its ring of 4-bit weights, all int4 arms. A lossy wire rounds hidden states where one
+stage hands them to the next, so its output belongs to a layer plan: an arm with such a
 configuration keeps the layer plan of its reference (`bench.plan` refuses another).
 """
 
@@ -71,7 +72,7 @@ def _chain(name: str, draft_len: int, description: str) -> Arm:
 
 BASE_ARM = f"chain-k{DRAFT_LEN}"
 # numeric configuration -> the arm whose output defines lossless
-REFERENCE_ARMS = {"f32": "ar", "fp8": "ar-fp8"}
+REFERENCE_ARMS = {"f32": "ar", "fp8": "ar-fp8", "int4": "ar-int4"}
 LOSSY_WIRES = ("fp8",)  # numeric configurations whose output depends on the layer plan
 # null arm -> the arm it repeats
 NULL_PAIRS = {"null": BASE_ARM, "null-ar": "ar", "null-seal": "seal-none"}
@@ -123,6 +124,13 @@ ARMS: dict[str, Arm] = {
             numeric_config="fp8",
             description=f"{BASE_ARM}, hidden states in fp8 between stages.",
         ),
+        replace(_AR, name="ar-int4", numeric_config="int4", description="ar, weights in 4 bits."),
+        replace(
+            _BASE,
+            name="chain-int4",
+            numeric_config="int4",
+            description=f"{BASE_ARM}, weights in 4 bits.",
+        ),
         *(_counted(num_stages, "ids") for num_stages in FRAME_STAGES),
         *(_counted(num_stages, "logits") for num_stages in FRAME_STAGES),
     )
@@ -132,6 +140,7 @@ ARMS: dict[str, Arm] = {
 DECODE_ARMS = ("ar", "null-ar", BASE_ARM, "null", "chain-k16", "two-state")
 SEAL_ARMS = ("seal-none", "null-seal", "seal-chacha", "seal-aes")
 FP8_ARMS = ("ar", "null-ar", "ar-fp8", BASE_ARM, "null", "chain-fp8")
+INT4_ARMS = ("ar", "null-ar", "ar-int4", BASE_ARM, "null", "chain-int4")
 FRAME_ARMS = tuple(f"{reply}-s{n}" for reply in ("ids", "logits") for n in FRAME_STAGES)
 
 

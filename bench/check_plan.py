@@ -16,8 +16,9 @@ from bench.check_wire import Found
 from bench.schema import Plan, PlannedJobRow, RingConfig
 from bench.schema_versions import version_defects
 
-EXACT_WIRES = ("f32",)  # numeric configurations whose output is the same on every layer plan
-ARM_RING_LEVERS = ("num_stages", "layer_plan", "suite")  # in which arms of one run may differ
+EXACT_WIRES = ("f32", "int4")  # numeric configurations whose output is the same on every layer plan
+OWN_WEIGHTS = ("int4",)  # numeric configurations whose kernel is named after them
+ARM_RING_LEVERS = ("num_stages", "layer_plan", "suite", "kernel")  # in which arms may differ
 
 
 def check_plan(plan: Plan) -> Found:
@@ -74,6 +75,7 @@ def _check_rings(plan: Plan) -> Found:
         if not set(differing) <= set(ARM_RING_LEVERS):
             yield "rings", f"ring of {arm!r} differs from the default ring in {differing}"
     yield from _check_lossy_wires(plan)
+    yield from _check_kernels(plan)
 
 
 def _check_ring(ring: RingConfig, num_layers: int) -> Iterator[str]:
@@ -98,6 +100,24 @@ def _check_lossy_wires(plan: Plan) -> Found:
             continue
         if plan.ring_of(arm).layer_plan != plan.ring_of(reference).layer_plan:
             yield "rings", f"{arm!r} and its reference {reference!r} have other layer plans"
+
+
+def _check_kernels(plan: Plan) -> Found:
+    """Each ring computes in its arms' weights, and equal weights on one kernel."""
+    by_weights = {_own_weights(plan.ring.kernel): plan.ring.kernel}
+    for arm, config in plan.arms.items():
+        kernel = plan.ring_of(arm).kernel
+        weights = config.numeric_config if config.numeric_config in OWN_WEIGHTS else ""
+        if _own_weights(kernel) != weights:
+            yield "rings", f"{arm!r} is {config.numeric_config}, its ring's kernel is {kernel!r}"
+        elif by_weights.setdefault(weights, kernel) != kernel:
+            other = by_weights[weights]
+            yield "rings", f"{arm!r} has kernel {kernel!r}, others of its weights {other!r}"
+
+
+def _own_weights(kernel: str) -> str:
+    """The weights that a kernel is named after; empty for the usual ones."""
+    return next((own for own in OWN_WEIGHTS if kernel.startswith(f"{own}-")), "")
 
 
 def check_schedule(plan: Plan) -> Found:

@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.arms import BASE_ARM, DECODE_ARMS, FP8_ARMS, FRAME_ARMS, NULL_PAIRS, SEAL_ARMS
+from bench.arms import (
+    BASE_ARM,
+    DECODE_ARMS,
+    FP8_ARMS,
+    FRAME_ARMS,
+    INT4_ARMS,
+    NULL_PAIRS,
+    SEAL_ARMS,
+)
 from bench.cells import Cell, load_cells, quick_cells
 from engine import defaults
 from engine.errors import unknown_name
@@ -107,6 +115,27 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "H3: over all jobs, the hidden-state frames of chain-fp8 (what every stage but the "
             "last sends, headers and tags included) have for each position sent at most 0.27 of "
             "the bytes that those of chain-k8 have.",
+        ),
+        alpha="0.05",
+        exclusions=(_FAILED_JOBS, _REFERENCES),
+    ),
+    "int4": Experiment(
+        name="int4",
+        arms=INT4_ARMS,
+        base_arm=BASE_ARM,
+        null_pairs=dict(NULL_PAIRS),
+        profile="loopback",
+        scales={
+            "quick": Scale(cells="quick", max_new_tokens=32, reps=1),
+            "full": Scale(cells="quick", max_new_tokens=None, reps=4),
+        },
+        hypotheses=(
+            "Primary metric: decode_tok_per_s, as paired log-ratios within a block; output ids "
+            "are compared within a numeric configuration only and may differ between f32 and int4.",
+            "H1: chain-int4 gives the ids of ar-int4, one by one, on every cell.",
+            "H2: ar-int4 is faster than ar beyond the null band (null-ar against ar) on every "
+            "cell.",
+            "H3: every job is lossless within its numeric configuration.",
         ),
         alpha="0.05",
         exclusions=(_FAILED_JOBS, _REFERENCES),

@@ -1,11 +1,12 @@
 """Makes an experiment's plan: what will run, in which order, on what; signed before the first job.
 
-Guarantees: the plan depends on its inputs and the recorded seed alone. Must never know results.
+Guarantees: the plan depends on its inputs, the recorded seed and, for weights that the default ring
+does not hold, the name of this host's kernel alone. Must never know results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import msgspec
@@ -27,7 +28,16 @@ from bench.schema import (
 from engine.cluster.plan import even_plan
 from engine.coordinator.job import make_levers
 from engine.errors import ConfigError
+from engine.model.linear import kernel_for, weights_of_kernel
+from engine.numeric import NUMERIC_CONFIGS
 from engine.transport.message import Levers
+
+KernelOf = Callable[[str], str]
+
+
+def host_kernel(weights: str) -> str:
+    """The kernel of these weights on this host, probed on first use."""
+    return kernel_for(weights).name
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +102,20 @@ def job_config(arm_name: str, levers: Levers) -> JobConfig:
     )
 
 
-def arm_ring(arm_name: str, ring: RingConfig, num_layers: int) -> RingConfig:
+def arm_ring(
+    arm_name: str, ring: RingConfig, num_layers: int, kernel_of: KernelOf = host_kernel
+) -> RingConfig:
     """The ring that an arm's jobs run on: the run's default, but for the arm's own ring levers.
+
+    Its weights are those of the arm's numeric configuration; a receipt tells them by the kernel.
 
     Raises:
         ConfigError: unknown arm, or more stages than layers.
     """
     arm = get_arm(arm_name)
+    weights = NUMERIC_CONFIGS[arm.numeric_config].weights
+    if weights != weights_of_kernel(ring.kernel):
+        ring = msgspec.structs.replace(ring, kernel=kernel_of(weights))
     if arm.num_stages not in (None, ring.num_stages):
         layer_plan = even_plan(num_layers, arm.num_stages)
         ring = msgspec.structs.replace(ring, num_stages=arm.num_stages, layer_plan=layer_plan)
@@ -136,12 +153,14 @@ def make_plan(
     build: Build,
     model: ModelFacts,
     created: str,
+    kernel_of: KernelOf = host_kernel,
 ) -> Plan:
     """Write everything down.
 
     Args:
         ring: the run's default; arms may leave it by their own ring levers.
         created: RFC 3339 time.
+        kernel_of: given weights, the name of the kernel that stages will compute them with.
 
     Raises:
         ConfigError: arms that cannot be judged, or a ring that cannot be.
@@ -152,7 +171,7 @@ def make_plan(
     # The budget belongs to the cell; an arm's own figure is only the largest it meets.
     largest = max(cell.max_new_tokens for cell in cells)
     arm_names = _all_arms(selection)
-    rings = {name: arm_ring(name, ring, model.num_layers) for name in arm_names}
+    rings = {name: arm_ring(name, ring, model.num_layers, kernel_of) for name in arm_names}
     _check_layer_plans(rings)
     return Plan(
         experiment=experiment.name,

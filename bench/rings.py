@@ -17,6 +17,7 @@ from bench.wan.profile import LinkProfile
 from engine.cluster.launch import LocalRing, RingSpec
 from engine.coordinator.session import Session
 from engine.errors import LinkClosedError, RemoteProtocolError
+from engine.model.linear import weights_of_kernel
 from engine.model.weights import ModelFiles
 
 NUM_PROBES = 5  # round trips of each kind, by link
@@ -24,12 +25,13 @@ PROBE_PAYLOAD_BYTES = 120_000  # a frame of some fifty positions in f32
 PROBE_IDLE_MS = 1000  # long enough for TCP to forget how fast it was
 MAX_RING_STARTS = 3  # of one ring, in a row, without a finished job between them
 
-RingKey = tuple[int, str]  # the ring levers in which arms of one run differ: stages, suite
+# the ring levers in which arms of one run differ: stages, suite, kernel (which tells the weights)
+RingKey = tuple[int, str, str]
 
 
 def ring_key(config: RingConfig) -> RingKey:
     """What tells the rings of one run apart."""
-    return config.num_stages, config.suite
+    return config.num_stages, config.suite, config.kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class RingRecipe:
             threads_per_stage=config.threads_per_stage,
             suite=config.suite,
             nice=self.nice,
+            weights=weights_of_kernel(config.kernel),
         )
         return LocalRing(spec, RelayedLinks(self.profile, self.seed))
 
@@ -106,8 +109,8 @@ class RingSet:
             num_starts = self._num_starts.get(key, 0)
             if num_starts >= MAX_RING_STARTS:
                 raise LinkClosedError(
-                    f"the ring of {key[0]} stages, {key[1]}, broke {num_starts} times in a row; "
-                    "the log and the receipts say how; run the same command again to go on"
+                    f"the ring of {key[0]} stages, {key[1]}, {key[2]}, broke {num_starts} times in "
+                    "a row; the log and the receipts say how; run the same command again to go on"
                 )
             self._num_starts[key] = num_starts + 1
             try:
@@ -145,8 +148,8 @@ class RingSet:
     def _measured_links(self, session: Session, config: RingConfig) -> tuple[LinkRow, ...]:
         probes = session.measure_links(NUM_PROBES, PROBE_PAYLOAD_BYTES, PROBE_IDLE_MS)
         rtt_ns: Sequence[list[int]] = [list(probe.rtt_ns) for probe in probes]
-        num_stages, suite = ring_key(config)
-        self._log("ring", num_stages=num_stages, suite=suite, rtt_ns=rtt_ns)
+        num_stages, suite, kernel = ring_key(config)
+        self._log("ring", num_stages=num_stages, suite=suite, kernel=kernel, rtt_ns=rtt_ns)
         return tuple(
             LinkRow(
                 name=shape.name,
@@ -165,4 +168,5 @@ class RingSet:
         self._warm.pop(key).closing.close()
 
     def _log_lost(self, key: RingKey, detail: str) -> None:
-        self._log("ring_lost", num_stages=key[0], suite=key[1], detail=detail)
+        num_stages, suite, kernel = key
+        self._log("ring_lost", num_stages=num_stages, suite=suite, kernel=kernel, detail=detail)

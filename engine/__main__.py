@@ -21,7 +21,7 @@ from engine.coordinator.job import make_levers
 from engine.errors import ConfigError, LonghaulError
 from engine.model.packaged import PACKAGED_MODELS
 from engine.model.weights import prepare_model
-from engine.transport.hidden_wire import WIRES
+from engine.numeric import NUMERIC_CONFIGS
 from engine.transport.message import Levers
 from engine.transport.seal import SUITES
 
@@ -58,7 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--drafter", default=defaults.DRAFTER)
     generate.add_argument("--min-match-len", type=int, default=defaults.MIN_MATCH_LEN)
     generate.add_argument("--prefill-chunk", type=int, default=defaults.PREFILL_CHUNK)
-    generate.add_argument("--numeric-config", default="f32", help=f"one of {', '.join(WIRES)}")
+    generate.add_argument(
+        "--numeric-config", default="f32", help=f"one of {', '.join(NUMERIC_CONFIGS)}"
+    )
     generate.add_argument("--temperature", default="0", help="0: greedy")
     generate.add_argument("--top-k", type=int, default=0, help="0: no limit")
     generate.add_argument("--top-p", default="1")
@@ -153,6 +155,7 @@ def generate(asked: argparse.Namespace) -> int:
         suite=asked.suite,
         cluster_secret_path=asked.cluster_secret,
         max_kv_size=asked.max_kv_size,
+        weights=NUMERIC_CONFIGS[levers.numeric_config].weights,
     )
     with LocalRing(spec, emulator) as ring, ring.session() as session:
         generator = Generator(session, ring.files)

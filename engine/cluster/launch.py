@@ -24,8 +24,9 @@ from engine.cluster.plan import even_plan
 from engine.cluster.ring_keys import deal_keys
 from engine.coordinator.ring_links import Address, RingAddresses
 from engine.coordinator.session import Session
-from engine.errors import ConfigError, LinkClosedError
+from engine.errors import ConfigError, LinkClosedError, unknown_name
 from engine.model.layer_plan import check_layer_plan
+from engine.model.linear import KERNELS
 from engine.model.threads import available_cores, openmp_env
 from engine.model.weights import ModelFiles, prepare_model
 from engine.stage.config import StageConfig, StageReady, Successor
@@ -66,6 +67,7 @@ class RingSpec:
     cluster_secret_path: Path | None = None  # None: a fresh secret for this ring alone
     layer_plan: Sequence[tuple[int, int]] | None = None  # by stage; None: even
     max_kv_size: int = 0  # keys a query may see, on every stage; 0: all
+    weights: str = "f32"  # of every stage; jobs of numeric configurations with others are refused
 
     def num_threads(self) -> int:
         """Threads of each stage, resolved."""
@@ -87,6 +89,8 @@ class LocalRing:
     def __init__(self, spec: RingSpec, emulator: LinkEmulator | None = None) -> None:
         if spec.threads_per_stage < 0:
             raise ConfigError(f"threads is {spec.threads_per_stage}; allowed: 0 (all) or more")
+        if spec.weights not in KERNELS:
+            raise unknown_name("kind of weights", spec.weights, KERNELS)
         self.spec = spec
         self.files: ModelFiles = prepare_model(spec.model)
         num_layers = self.files.config.num_layers
@@ -181,6 +185,7 @@ class LocalRing:
             keys=self._keys.nodes[f"stage-{stage_idx}"],
             model=None if self.spec.model is None else str(self.spec.model),
             max_kv_size=self.spec.max_kv_size,
+            weights=self.spec.weights,
         )
         _write_line(process, config)
         return process

@@ -17,7 +17,7 @@ from engine.coordinator.rounds import never_stops
 from engine.draft.registry import make_drafter
 from engine.errors import ConfigError, JobError, unknown_name
 from engine.model.sampling import SamplingParams
-from engine.transport.hidden_wire import WIRES
+from engine.numeric import NUMERIC_CONFIGS
 from engine.transport.message import REPLIES, Levers, ResetAck, Sampling, Statement
 
 
@@ -47,7 +47,7 @@ def make_levers(
     params = resolve_policy_params(policy, policy_params or {})
     make_drafter(drafter, min_match_len)
     SamplingParams.parse(temperature, top_k, top_p, sampling_seed)
-    _check_name("numeric configuration", numeric_config, WIRES)
+    _check_name("numeric configuration", numeric_config, NUMERIC_CONFIGS)
     _check_name("reply", reply, REPLIES)
     _check("draft_len", draft_len, 0, defaults.DRAFT_LEN_MAX)
     _check("depth", depth, 1, defaults.DEPTH_MAX)

@@ -15,9 +15,10 @@ from engine.model.config import ModelConfig
 from engine.model.elementwise import rms_norm
 from engine.model.kv_cache import KVCache
 from engine.model.layer import KindTerms, PackedLayer, pack_layer, run_layer
-from engine.model.linear import MAX_ROW_FLOOR, PackedWeight, linear, linear_kernel, pack
+from engine.model.linear import PackedWeight, kernel_for, linear, pack_f32
 from engine.model.masks import Masks
 from engine.model.rotary import rotations
+from engine.model.row_invariance import MAX_ROW_FLOOR
 from engine.model.sampling import greedy_ids
 from engine.model.span import NO_LIMITS, CacheLimits, Span
 from engine.model.weights import ModelFiles, StageWeights, load_layers
@@ -26,12 +27,15 @@ from engine.model.weights import ModelFiles, StageWeights, load_layers
 class Decoder:
     """Layers `[layer_start, layer_end)` of a model; the first embeds, the last has the head."""
 
-    def __init__(self, config: ModelConfig, layer_start: int, layer_end: int) -> None:
+    def __init__(
+        self, config: ModelConfig, layer_start: int, layer_end: int, weights: str = "f32"
+    ) -> None:
         """Make a decoder without weights; `load` makes a usable one."""
         self.config = config
         self.layer_start = layer_start
         self.layer_end = layer_end
-        self.kernel = linear_kernel()
+        self.weights = weights
+        self.kernel = kernel_for(weights)
         self.masks = Masks(config.num_heads, config.num_kv_heads)
         # rows below the floor would round differently, so a short call is padded with zero rows
         self._row_floor = self.kernel.row_floor
@@ -48,18 +52,28 @@ class Decoder:
         self._head: PackedWeight | None = None
 
     @classmethod
-    def load(cls, files: ModelFiles, layer_start: int, layer_end: int) -> Decoder:
+    def load(
+        cls, files: ModelFiles, layer_start: int, layer_end: int, weights: str = "f32"
+    ) -> Decoder:
         """Load and pack the weights of a layer range.
+
+        Args:
+            files: a prepared model.
+            layer_start: first layer.
+            layer_end: one past the last layer.
+            weights: what the layers' matrices are kept in, "f32" or "int4"; embedding, head,
+                router and norms are float32 always.
 
         Raises:
             ModelError: if the range is not within the model.
+            ConfigError: if there are no such weights.
         """
         config = files.config
-        weights = load_layers(
+        loaded = load_layers(
             files, layer_start, layer_end, layer_start == 0, layer_end == config.num_layers
         )
-        decoder = cls(config, layer_start, layer_end)
-        decoder._take(weights)
+        decoder = cls(config, layer_start, layer_end, weights)
+        decoder._take(loaded)
         return decoder
 
     @property
@@ -165,4 +179,4 @@ class Decoder:
         self._embedding = weights.embedding
         self._final_norm = weights.final_norm
         if weights.head is not None:
-            self._head = pack(weights.head, self.kernel)
+            self._head = pack_f32(weights.head, self.kernel)

@@ -14,7 +14,7 @@ from engine.model.attention import attention
 from engine.model.config import LayerKind, ModelConfig
 from engine.model.elementwise import ACTIVATIONS, rms_norm, rotate
 from engine.model.kv_cache import KVCache
-from engine.model.linear import LinearKernel, PackedWeight, linear, linear_add, pack
+from engine.model.linear import Kernel, PackedWeight, linear, linear_add, pack
 from engine.model.moe import PackedExperts, mix_experts, pack_experts
 from engine.model.rotary import interleave
 from engine.model.span import KeyView
@@ -76,7 +76,7 @@ class KindTerms:
 
 
 def pack_layer(
-    layer: LayerWeights, kind: LayerKind, config: ModelConfig, kernel: LinearKernel
+    layer: LayerWeights, kind: LayerKind, config: ModelConfig, kernel: Kernel
 ) -> PackedLayer:
     """Pack a layer's weights; nothing of the originals is kept."""
     head_dim = config.head_dim
@@ -174,7 +174,7 @@ def _add(
 
 
 def _pack_mlp(
-    layer: LayerWeights, config: ModelConfig, kernel: LinearKernel
+    layer: LayerWeights, config: ModelConfig, kernel: Kernel
 ) -> PackedMlp | PackedExperts:
     if layer.router is None:
         return PackedMlp(

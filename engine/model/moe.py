@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from engine.model.linear import LinearKernel, PackedWeight, linear, pack
+from engine.model.linear import Kernel, PackedWeight, linear, pack, pack_f32
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
@@ -42,18 +42,20 @@ class PackedExperts:
 
 def pack_experts(
     matrices: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
-    kernel: LinearKernel,
+    kernel: Kernel,
     experts_per_token: int,
     renormalise: bool,
 ) -> PackedExperts:
     """Pack a layer's router, gates, ups and downs.
+
+    The router stays in float32: it is small, and a near tie there changes who computes.
 
     Shapes:
         matrices: [E, H], [E, M, H], [E, M, H], [E, H, M]
     """
     router, gates, ups, downs = matrices
     return PackedExperts(
-        router=pack(router, kernel),
+        router=pack_f32(router, kernel),
         gate_up=tuple(pack(torch.cat(pair), kernel) for pair in zip(gates, ups, strict=True)),
         down=tuple(pack(down, kernel) for down in downs),
         experts_per_token=experts_per_token,

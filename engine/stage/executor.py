@@ -27,6 +27,7 @@ class Executor(Protocol):
     is_last: bool
     model_digest: str
     kernel: str
+    weights: str  # what the layers' matrices are kept in
     max_kv_size: int  # keys a query may see; 0: all
 
     def reset(self) -> None:
@@ -54,6 +55,7 @@ class DecoderExecutor:
         self.is_last = decoder.layer_end == decoder.config.num_layers
         self.model_digest = model_digest
         self.kernel = decoder.kernel.name
+        self.weights = decoder.weights
         self._decoder = decoder
         self.max_kv_size = limits.max_kv_size or 0
         self._cache = decoder.new_cache(limits)

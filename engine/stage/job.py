@@ -15,8 +15,9 @@ import torch
 
 from engine.errors import ConfigError, JobError, RemoteProtocolError
 from engine.model.sampling import SamplingParams, sample_ids
+from engine.numeric import NUMERIC_CONFIGS
 from engine.stage.executor import Executor
-from engine.transport.hidden_wire import WIRES, pack_states, unpack_states
+from engine.transport.hidden_wire import pack_states, unpack_states
 from engine.transport.message import (
     REPLIES,
     AnyMessage,
@@ -118,15 +119,11 @@ class StageJob:
         """Take the levers that a stage acts on.
 
         Raises:
-            JobError: a value that this stage does not know.
+            JobError: a value that this stage does not know, or weights that it does not hold.
         """
-        if levers.numeric_config not in WIRES:
-            valid = ", ".join(WIRES)
-            detail = f"{levers.numeric_config!r} is not supported; valid: {valid}"
-            raise JobError("numeric_config", detail)
+        self._wire = self._wire_of(levers.numeric_config)
         if levers.reply not in REPLIES:
             raise JobError("reply", f"{levers.reply!r} is not known; valid: {', '.join(REPLIES)}")
-        self._wire = levers.numeric_config  # so far a configuration is its wire
         self._replies_logits = levers.reply == "logits"
         asked = levers.sampling
         try:
@@ -135,6 +132,19 @@ class StageJob:
             )
         except ConfigError as error:
             raise JobError("sampling", str(error)) from error
+
+    def _wire_of(self, name: str) -> str:
+        if name not in NUMERIC_CONFIGS:
+            valid = ", ".join(NUMERIC_CONFIGS)
+            raise JobError("numeric_config", f"{name!r} is not supported; valid: {valid}")
+        config, held = NUMERIC_CONFIGS[name], self._executor.weights
+        if config.weights != held:
+            detail = (
+                f"{name!r} computes with {config.weights} weights, this stage holds {held} ones; "
+                f"bring up a ring of {config.weights} weights for it"
+            )
+            raise JobError("numeric_config", detail)
+        return config.wire
 
     def on_verify(
         self,

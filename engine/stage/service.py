@@ -125,7 +125,7 @@ def load_executor(config: StageConfig) -> DecoderExecutor:
 
     set_threads(config.num_threads)
     files = prepare_model(config.model)
-    decoder = Decoder.load(files, config.layer_start, config.layer_end)
+    decoder = Decoder.load(files, config.layer_start, config.layer_end, config.weights)
     limits = CacheLimits(max_kv_size=config.max_kv_size or None)
     executor = DecoderExecutor(decoder, files.model_digest, limits)
     executor.warm_up()

@@ -19,6 +19,7 @@ from bench.arms import (
 )
 from engine.defaults import DEPTH, DRAFT_LEN, DRAFT_LEN_MAX
 from engine.errors import ConfigError
+from engine.numeric import NUMERIC_CONFIGS
 from engine.transport.message import REPLIES
 from engine.transport.seal import SUITES
 
@@ -83,7 +84,17 @@ def test_fp8_arms_differ_from_theirs_in_the_wire_only() -> None:
         arm = dataclasses.replace(get_arm(name), name=exact, numeric_config="f32", description="")
         assert arm == dataclasses.replace(get_arm(exact), description="")
     assert reference_arm("fp8").name == "ar-fp8" != reference_arm("f32").name
-    assert set(LOSSY_WIRES) == {name for name in REFERENCE_ARMS if name != "f32"}
+    lossy = {name for name, config in NUMERIC_CONFIGS.items() if config.wire != "f32"}
+    assert set(LOSSY_WIRES) == lossy and set(REFERENCE_ARMS) == set(NUMERIC_CONFIGS)
+
+
+def test_int4_arms_differ_from_theirs_in_the_weights_only() -> None:
+    """Catches an int4 arm that is judged against f32, or that changes another lever."""
+    for name, exact in (("ar-int4", "ar"), ("chain-int4", BASE_ARM)):
+        arm = dataclasses.replace(get_arm(name), name=exact, numeric_config="f32", description="")
+        assert get_arm(name).numeric_config == "int4"
+        assert arm == dataclasses.replace(get_arm(exact), description="")
+    assert reference_arm("int4").name == "ar-int4" != reference_arm("f32").name
 
 
 def test_counting_arms_are_ar_on_each_ring_with_each_reply() -> None:

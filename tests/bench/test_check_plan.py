@@ -124,6 +124,21 @@ RING_EDITS: dict[str, tuple[Callable[[dict], object], str, str]] = {
     ),
     "layers with a hole": (lambda t: t["ring"].update(layer_plan=[[0, 5], [6, 9]]), "rings", "til"),
     "lossy on another layer plan": (lossy_on_two_rings, "rings", "other layer plans"),
+    "int4 on a float32 ring": (
+        lambda t: t["arms"]["ar"].update(numeric_config="int4"),
+        "rings",
+        "'ar' is int4, its ring's kernel is 'invented'",
+    ),
+    "f32 on a 4-bit ring": (
+        lambda t: t["arm_rings"]["ar"].update(kernel="int4-x"),
+        "rings",
+        "'ar' is f32, its ring's kernel is 'int4-x'",
+    ),
+    "one configuration, two kernels": (
+        lambda t: t["arm_rings"]["ar"].update(kernel="other"),
+        "rings",
+        "'ar' has kernel 'other', others of its weights 'invented'",
+    ),
     "no null": (lambda t: t.update(null_pairs={}), "base", "without its null"),
     "null of another ring": (
         lambda t: t["arm_rings"].update(null=t["arm_rings"]["ar"]),

@@ -9,12 +9,14 @@ import pytest
 
 from bench import arms
 from bench.arms import Arm, get_arm
+from bench.check_plan import check_plan
 from bench.experiments import EXPERIMENTS, choose_cells
 from bench.plan import Selection, arm_ring, check_selection, make_plan
 from bench.schema import Plan
 from engine.cluster.plan import even_plan
 from engine.defaults import SUITE
 from engine.errors import ConfigError
+from engine.model.linear import kernel_for, weights_of_kernel
 from tests.bench.receipt_builder import NUM_LAYERS, RING
 from tests.bench.receipt_builder import make_plan as make_small_plan
 
@@ -34,7 +36,7 @@ def selection(experiment: str, names: tuple[str, ...] | None = None) -> Selectio
 
 def plan_of(chosen: Selection) -> Plan:
     small = make_small_plan()
-    return make_plan(chosen, RING, small.build, small.model, small.created)
+    return make_plan(chosen, RING, small.build, small.model, small.created, "{}-planted".format)
 
 
 def test_arms_without_ring_levers_stay_on_the_default_ring() -> None:
@@ -88,6 +90,41 @@ def test_fp8_jobs_have_their_own_reference_in_every_block() -> None:
             job.arm for job in plan.jobs if job.block_idx == block_idx and job.role == "reference"
         ]
         assert sorted(references) == ["ar", "ar-fp8"]
+
+
+def test_int4_arms_run_on_a_ring_of_their_weights() -> None:
+    """Catches 4-bit jobs on the float32 ring, and a ring of theirs that differs in more."""
+    plan = plan_of(selection("int4"))
+    assert isinstance(plan.arm_rings, dict)
+    own = msgspec.structs.replace(RING, kernel="int4-planted")
+    assert plan.arm_rings == {"ar-int4": own, "chain-int4": own}
+    for block_idx in {job.block_idx for job in plan.jobs}:
+        references = {
+            job.arm for job in plan.jobs if job.block_idx == block_idx and job.role == "reference"
+        }
+        assert references == {"ar", "ar-int4"}
+
+
+def test_f32_arms_leave_a_default_ring_of_other_weights() -> None:
+    """Catches a default ring whose weights are taken for every arm's."""
+    ring = msgspec.structs.replace(RING, kernel="int4-planted")
+    assert arm_ring("ar", ring, NUM_LAYERS, "{}-host".format).kernel == "f32-host"
+    assert arm_ring("ar-int4", ring, NUM_LAYERS, "{}-host".format) == ring
+
+
+def test_the_kernels_of_a_plan_are_this_host_s() -> None:
+    """Catches a planned kernel that no stage will report."""
+    own = arm_ring("ar-int4", RING, NUM_LAYERS).kernel
+    assert own == kernel_for("int4").name and weights_of_kernel(own) == "int4"
+
+
+def test_an_int4_output_is_judged_on_any_layer_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches a lossless wire that is taken for a lossy one because its weights are coarse."""
+    whole = dataclasses.replace(get_arm("chain-int4"), name="chain-int4-s1", num_stages=1)
+    monkeypatch.setattr(arms, "ARMS", {**arms.ARMS, whole.name: whole})
+    plan = plan_of(selection("int4", ("chain-k8", "null", whole.name)))
+    assert plan.ring_of(whole.name).num_stages == 1 != plan.ring_of("ar-int4").num_stages
+    assert [detail for _, detail in check_plan(plan)] == []
 
 
 def test_a_lossy_wire_on_another_layer_plan_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,8 @@ from bench.schema import PlannedJobRow
 from bench.store import ExperimentStore
 from engine import defaults
 from engine.cluster.launch import CHECKOUT_DIR
+from engine.model.linear import kernel_for
+from engine.numeric import NUMERIC_CONFIGS
 from engine.trust.identity import Identity
 
 SMALL = ["--profile", "loopback", "--stages", "1", "--cells", "chat", "--max-new-tokens", "24"]
@@ -99,6 +101,7 @@ def test_an_interrupted_run_goes_on_and_checks_clean(home: Path, tmp_path: Path)
         ("frames", 1, "ids-s1,ids-s2,logits-s1,logits-s2"),
         ("seal", 1, "seal-none,null-seal,seal-chacha,seal-aes"),
         ("fp8", 2, "chain-k8,null,ar-fp8,chain-fp8"),
+        ("int4", 2, "chain-k8,null,ar-int4,chain-int4"),
     ],
 )
 def test_arms_of_different_rings_and_wires_check_clean(
@@ -119,6 +122,9 @@ def test_arms_of_different_rings_and_wires_check_clean(
         assert receipt.ring.num_stages == (arm.num_stages or stages)
         assert [stage.layer_end for stage in receipt.stages][-1] == receipt.model.num_layers
         assert receipt.lossless.verdict in ("reference", "identical")
+        weights = NUMERIC_CONFIGS[arm.numeric_config].weights
+        kernel = kernel_for(weights).name
+        assert receipt.ring.kernel == kernel == {stage.kernel for stage in receipt.stages}.pop()
         if receipt.requested.depth == 1:
             per_hop = [hop.frames for hop in receipt.counters.hops]
             assert per_hop == [len(receipt.frames)] * (receipt.ring.num_stages + 1)

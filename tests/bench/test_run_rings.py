@@ -200,6 +200,16 @@ def test_a_receipt_holds_the_links_of_its_own_ring(plan: Plan, store: Experiment
             assert link.idle_payload_rtt_ns == 1_000_000 * PROBE_IDLE_MS
 
 
+def test_rings_of_other_weights_are_other_rings(plan: Plan, store: ExperimentStore) -> None:
+    """Catches a ring that is told from another by stages and suite alone."""
+    int4 = msgspec.structs.replace(plan.ring, kernel="int4-planted")
+    rings = ScriptedRings(lambda number: answered(TRUE_IDS))
+    run(msgspec.structs.replace(plan, arm_rings={"chain-k8": int4}), store, rings)
+    assert [ring.config.kernel for ring in rings.made] == ["invented", "int4-planted"]
+    recipe = RingRecipe(load_profile("loopback"), seed=1, nice=0)
+    assert [recipe.make(ring.config).spec.weights for ring in rings.made] == ["f32", "int4"]
+
+
 def test_only_the_lost_ring_is_replaced(two_ring_plan: Plan, store: ExperimentStore) -> None:
     """Catches a rebuild of rings that nothing happened to."""
     on_plain = next(job.job_idx for job in two_ring_plan.jobs if job.arm == "chain-k8")

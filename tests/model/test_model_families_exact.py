@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.model.decoder import Decoder
+from engine.model.linear import PackedF32
+from engine.model.linear_int4 import PackedInt4
+from engine.model.moe import PackedExperts
 from engine.model.weights import ModelFiles, prepare_model
-from tests.model.tiny_models import CASES, VOCAB, make_peer, write_gguf
+from tests.model.tiny_models import CASES, INT4_CASES, VOCAB, make_peer, write_gguf
 
 NUM_IDS = 150  # beyond the first key block, and six windows of the sliding layers
 FAMILY_CASES = ("llama-llama3", "qwen2", "qwen3", "gemma3", "qwen3moe")
@@ -21,10 +24,10 @@ FAMILY_CASES = ("llama-llama3", "qwen2", "qwen3", "gemma3", "qwen3moe")
 class Model:
     """A tiny model, its layers loaded one by one so that any split is a matter of joining them."""
 
-    def __init__(self, files: ModelFiles) -> None:
+    def __init__(self, files: ModelFiles, weights: str) -> None:
         self.num_layers = files.config.num_layers
-        self.files = files
-        self.whole = Decoder.load(files, 0, self.num_layers)
+        self.files, self.weights = files, weights
+        self.whole = Decoder.load(files, 0, self.num_layers, weights)
         generator = torch.Generator().manual_seed(7)
         self.ids = torch.randint(3, VOCAB, (NUM_IDS,), generator=generator)
         self.one_by_one = self.run([self.whole], [1] * NUM_IDS)
@@ -34,7 +37,7 @@ class Model:
         """Stages between bounds, each loaded once."""
         for span in pairwise(bounds):
             if span not in self._stages:
-                self._stages[span] = Decoder.load(self.files, *span)
+                self._stages[span] = Decoder.load(self.files, *span, self.weights)
         return [self._stages[span] for span in pairwise(bounds)]
 
     def run(self, stages: Sequence[Decoder], chunk_lens: Sequence[int]) -> torch.Tensor:
@@ -51,14 +54,14 @@ class Model:
         return torch.cat(pieces)
 
 
-@pytest.fixture(scope="module", params=FAMILY_CASES)
+@pytest.fixture(scope="module", params=[*FAMILY_CASES, *INT4_CASES])
 def model(request, tmp_path_factory) -> Model:
-    case = CASES[request.param]
+    case = {**CASES, **INT4_CASES}[request.param]
     folder = tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LONGHAUL_CACHE", str(folder / "cache"))
         files = prepare_model(write_gguf(make_peer(case, seed=3), case, folder / "model.gguf"))
-    return Model(files)
+    return Model(files, "int4" if request.param in INT4_CASES else "f32")
 
 
 @settings(max_examples=20)
@@ -73,6 +76,15 @@ def test_any_chunking_and_split_gives_the_same_bits(model, draw) -> None:
 
 def test_threads_change_no_bit(model, two_threads) -> None:
     assert torch.equal(model.run([model.whole], [64, 1, 33]), model.one_by_one)
+
+
+def test_4_bit_models_hold_4_bit_weights(model) -> None:
+    """Catches 4-bit cases that all stay float32 because no size fits, and routers that do not."""
+    layer = model.whole._layers[0]
+    assert isinstance(layer.query_key_value, PackedInt4) == (model.weights == "int4")
+    if isinstance(layer.mlp, PackedExperts):
+        assert isinstance(layer.mlp.router, PackedF32)
+        assert isinstance(layer.mlp.down[0], PackedInt4) == (model.weights == "int4")
 
 
 def test_one_layer_a_stage(model) -> None:

@@ -117,6 +117,15 @@ CASES = {
     "qwen3moe-raw": Case("qwen3moe", _dense("Qwen3MoeConfig", head_dim=16, norm_topk_prob=False,
         num_experts=8, num_experts_per_tok=3, moe_intermediate_size=40)),
 }  # fmt: skip
+# sizes that the 4-bit kernel multiplies by; where it cannot, a matrix stays float32
+_INT4 = {"hidden_size": 64, "intermediate_size": 96}
+INT4_CASES = {
+    "int4-llama": Case("llama", _dense("LlamaConfig", **_INT4)),
+    "int4-part": Case("qwen2", _dense("Qwen2Config", hidden_size=64)),
+    "int4-gemma3": Case("gemma3", _gemma3(**_INT4)),
+    "int4-qwen3moe": Case("qwen3moe", _dense("Qwen3MoeConfig", head_dim=16, hidden_size=64,
+        norm_topk_prob=True, num_experts=16, num_experts_per_tok=2, moe_intermediate_size=32)),
+}  # fmt: skip
 # a GGUF always renormalises experts, knows Gemma's windows only, and rounds other scales
 NOT_GGUF = ("qwen3moe-raw", "qwen2-window", "gemma3-scale")
 GGUF_CASES = [name for name in CASES if name not in NOT_GGUF]

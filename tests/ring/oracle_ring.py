@@ -59,6 +59,7 @@ class OracleExecutor:
 
     model_digest = "0" * 64
     kernel = "oracle"
+    weights = "f32"
     max_kv_size = 0
 
     def __init__(self, stage_idx: int, num_stages: int, truth: Truth, delay_s: float = 0.0) -> None:
@@ -141,6 +142,7 @@ class OracleRing:
             keys=self.keys.nodes[f"stage-{stage_idx}"],
             model=None,
             max_kv_size=0,
+            weights="f32",
         ).credentials()
 
     def _successor(self, stage_idx: int) -> Successor:

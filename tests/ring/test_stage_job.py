@@ -8,6 +8,7 @@ import torch
 from oracle_ring import HIDDEN_LEN, VOCAB_SIZE, OracleExecutor, repetitive_truth
 
 from engine.coordinator.job import make_levers
+from engine.numeric import NUMERIC_CONFIGS
 from engine.stage.job import Forward, Report, StageIdentity, StageJob
 from engine.transport.message import (
     Attest,
@@ -102,6 +103,20 @@ def test_levers_that_a_stage_does_not_know_fail_the_job(
     levers = msgspec.structs.replace(LEVERS, **changes)
     *_, last = job.on_reset(Reset(job=7, nonce="00", levers=levers))
     assert failure([last]).code == code
+    assert feed(job, VERIFY) == []
+
+
+@pytest.mark.parametrize(("held", "asked"), [("f32", "int4"), ("int4", "f32"), ("int4", "fp8")])
+def test_weights_that_a_stage_does_not_hold_fail_the_job(held: str, asked: str) -> None:
+    """Catches a job that is answered in other weights than it asked for."""
+    executor = OracleExecutor(0, 1, TRUTH)
+    executor.weights = held
+    job = StageJob(executor, StageIdentity(0, "0" * 64, 1))
+    *_, last = job.on_reset(Reset(job=7, nonce="00", levers=make_levers(numeric_config=asked)))
+    report = failure([last])
+    assert report.code == "numeric_config"
+    wanted = NUMERIC_CONFIGS[asked].weights
+    assert all(word in report.detail for word in (asked, f"{wanted} weights", f"holds {held}"))
     assert feed(job, VERIFY) == []
 
 

@@ -22,6 +22,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from engine.errors import FrameRejected, HandshakeError, RemoteProtocolError
+from engine.model.linear import KERNELS
+from engine.numeric import NUMERIC_CONFIGS
 from engine.transport.connection import Connection, Received
 from engine.transport.frame import HEADER_LEN, Kind
 from engine.transport.handshake import PROLOGUE_LABEL, Established
@@ -357,6 +359,15 @@ def test_dtypes_suites_and_wires() -> None:
         for suite in SUITES.values()
     ]
     assert [name for name, _ in rows_of("wire", "tensors of states `X`")] == list(WIRES)
+
+
+def test_numeric_configurations() -> None:
+    """Catches one that is new or stands for something else, or one without its wire or kernel."""
+    assert rows_of("numeric configuration", "weights", "wire") == [
+        [name, config.weights, config.wire] for name, config in NUMERIC_CONFIGS.items()
+    ]
+    assert {config.wire for config in NUMERIC_CONFIGS.values()} == set(WIRES)
+    assert {config.weights for config in NUMERIC_CONFIGS.values()} == set(KERNELS)
 
 
 def test_roles() -> None:
