@@ -83,14 +83,20 @@ def _check(name: str, value: int, low: int, high: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """One decode."""
+    """One decode.
+
+    Attributes:
+        on_logits: with the lever `reply` "logits": called with the position of the first token
+            that a reply committed and the f16 logits [n, V] of it and those behind it; each output
+            token once, in order.
+    """
 
     prompt_ids: tuple[int, ...]
     levers: Levers
     eos_ids: frozenset[int]
     nonce: str  # hex, fresh for every job
     should_stop: Callable[[Sequence[int]], bool] = never_stops
-    on_logits: Callable[[int, torch.Tensor], None] | None = None  # position, [A, V]; reply "logits"
+    on_logits: Callable[[int, torch.Tensor], None] | None = None
 
 
 @dataclass(slots=True)

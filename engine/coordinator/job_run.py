@@ -12,6 +12,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import torch
+
 from engine import defaults
 from engine.coordinator.job import JobRequest, JobResult
 from engine.coordinator.policy import make_policy
@@ -195,15 +197,28 @@ class JobRun:
             return
         self._replies_len += 1  # also one that answers nothing: the stage has counted it
         spans = tuple(Span(span.queue_ns, span.compute_ns, span.span_ns) for span in reply.spans)
+        num_before = len(self._machine.output_ids)
         arrival = Arrival(event.read_ns, event.received.num_bytes, spans)
         try:
             actions = self._machine.on_reply(reply.epoch, reply.start, reply.ids, arrival)
         except UnmatchedReplyError:
             self._result.uncorrelated += 1
             return
-        if self._request.on_logits is not None and "logits" in event.received.tensors:
-            self._request.on_logits(reply.start, event.received.tensors["logits"])
+        if "logits" in event.received.tensors:
+            self._hand_over_logits(reply, event.received.tensors["logits"], num_before)
         self._perform(actions)
+
+    def _hand_over_logits(self, reply: Reply, logits: torch.Tensor, num_before: int) -> None:
+        """Give the caller the rows of the tokens that this reply committed; the rest is refuted."""
+        num_new = len(self._machine.output_ids) - num_before
+        if self._request.on_logits is None or not num_new:
+            return
+        prompt_len = len(self._request.prompt_ids)
+        # The prefill is answered for its last position only, a decode frame from its first on.
+        answered_from = prompt_len if num_before == 0 else reply.start + 1
+        first_position = prompt_len + num_before
+        row_idx = first_position - answered_from
+        self._request.on_logits(first_position, logits[row_idx : row_idx + num_new])
 
     def _check_acks(self) -> None:
         """Requested must equal observed everywhere, before the first commit."""

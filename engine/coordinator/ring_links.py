@@ -8,6 +8,7 @@ behind that owns a socket. Must never know what a job is.
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from dataclasses import dataclass
 
@@ -56,20 +57,17 @@ class Event:
 
 
 class RingLinks:
-    """One input link, one return link, a control link to every stage.
-
-    Attributes:
-        num_stray: messages dropped because the peer may not send such on that link.
-    """
+    """One input link, one return link, a control link to every stage."""
 
     def __init__(self, addresses: RingAddresses, credentials: Credentials) -> None:
         self.num_stages = len(addresses.controls)
-        self.num_stray = 0
         self._credentials = credentials
         self._log = PeerLog(credentials.node_id)
         self._events: queue.SimpleQueue[Event | Exception] = queue.SimpleQueue()
         self._prober = Prober()
         self._closing = False
+        self._lock = threading.Lock()
+        self._num_stray = 0
         self._controls: list[Link] = []
         last_idx = self.num_stages - 1
         try:
@@ -103,13 +101,16 @@ class RingLinks:
             raise event
         return event
 
-    def discard_events(self) -> int:
-        """Throw away what is queued between jobs; returns how many messages."""
-        num_discarded = 0
-        while (event := self.next_event(0)) is not None:
-            del event
-            num_discarded += 1
-        return num_discarded
+    def discard_events(self) -> None:
+        """Throw away, and count, what is queued between jobs."""
+        while self.next_event(0) is not None:
+            self._count_stray()
+
+    def take_num_stray(self) -> int:
+        """How many messages nobody was entitled to send, or to send then, since the last call."""
+        with self._lock:
+            num_stray, self._num_stray = self._num_stray, 0
+            return num_stray
 
     def measure(self, plan: ProbePlan) -> list[LinkProbe]:
         """Probe every link of the ring from its sending end, one after another.
@@ -125,12 +126,7 @@ class RingLinks:
         for stage_idx, control in enumerate(self._controls):
             control.send(order)
             deadline_ns = time.monotonic_ns() + int(plan.longest_s() * 1e9)
-            event = self.next_event(deadline_ns)
-            message = None if event is None else event.message
-            if isinstance(message, JobErrorReport):
-                raise LinkClosedError(f"stage {message.stage_idx}: {message.detail}")
-            if not isinstance(message, ProbeReport):
-                raise LinkClosedError(f"stage {stage_idx} did not report on its forward link")
+            message = self._probe_report(stage_idx, deadline_ns)
             probes.append(
                 LinkProbe(
                     rtt_ns=message.rtt_ns,
@@ -140,6 +136,25 @@ class RingLinks:
                 )
             )
         return probes
+
+    def _probe_report(self, stage_idx: int, deadline_ns: int) -> ProbeReport:
+        """Wait for the report of the stage that was asked; drop and count anything else.
+
+        Raises:
+            LinkClosedError: a stage reports a lost link, or the asked one says nothing in time.
+        """
+        while (event := self.next_event(deadline_ns)) is not None:
+            message = event.message
+            if isinstance(message, JobErrorReport):
+                raise LinkClosedError(f"stage {message.stage_idx}: {message.detail}")
+            if isinstance(message, ProbeReport) and event.stage_idx == stage_idx:
+                return message
+            self._count_stray()
+        raise LinkClosedError(f"stage {stage_idx} did not report on its forward link")
+
+    def _count_stray(self) -> None:
+        with self._lock:
+            self._num_stray += 1
 
     def close(self) -> None:
         """Close every link."""
@@ -164,7 +179,7 @@ class RingLinks:
                 self._events.put(Event(role, stage_idx, received, read_ns))
 
         def on_stray(received: Received) -> None:
-            self.num_stray += 1
+            self._count_stray()
             self._log.stray(link.peer, received.message)
 
         def on_end(reason: Exception) -> None:

@@ -39,7 +39,6 @@ class Session:
         # Wall-clock milliseconds: a coordinator that replaces another must count on from its jobs.
         self._last_job = time.time_ns() // 1_000_000
         self.usable = True
-        self._num_between = 0  # messages that came between jobs
 
     def __enter__(self) -> Session:
         return self
@@ -62,15 +61,13 @@ class Session:
         if not request.prompt_ids or needed_len > self._context_len:
             return JobResult(failure=self._does_not_fit(request))
         self._last_job += 1
-        stray_before = self._links.num_stray
         try:
             self.check()
         except LinkClosedError as error:
             self.usable = False
             return JobResult(failure=JobError("link_lost", str(error)), ring_usable=False)
         result = JobRun(self._links, self._last_job, request, on_commit).execute()
-        result.uncorrelated += self._num_between + self._links.num_stray - stray_before
-        self._num_between = 0
+        result.uncorrelated += self._links.take_num_stray()  # since the last job
         self.usable = result.ring_usable
         return result
 
@@ -81,7 +78,7 @@ class Session:
             LinkClosedError: one is; bring up a new ring.
         """
         try:
-            self._num_between += self._links.discard_events()
+            self._links.discard_events()
         except RemoteProtocolError as error:
             raise LinkClosedError(str(error)) from error
 
@@ -94,6 +91,7 @@ class Session:
             idle_ms: silence before one more payload.
 
         Raises:
+            ConfigError: a value out of range.
             LinkClosedError: a link is gone or silent.
         """
         return self._links.measure(ProbePlan(count, payload_bytes, idle_ms))

@@ -17,6 +17,10 @@ class NodeKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cluster_secret: bytes = b""
     peer_keys: dict[str, bytes] = {}  # node id -> static public key
 
+    def __repr__(self) -> str:
+        """Without the secrets: tracebacks and logs show representations."""
+        return f"NodeKeys(peers={sorted(self.peer_keys)})"
+
 
 class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the launcher tells a stage."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from engine.errors import LinkClosedError
+from engine.errors import ConfigError, LinkClosedError
 from engine.stage.config import Successor
 from engine.transport.connection import Received
 from engine.transport.credentials import Credentials
@@ -164,7 +164,11 @@ class StageLinks:
         def on_message(received: Received, _: int) -> None:
             order = received.message
             assert isinstance(order, ProbeOrder), "the role's table allows nothing else"
-            plan = ProbePlan(order.count, order.payload_bytes, order.idle_ms)
+            try:
+                plan = ProbePlan(order.count, order.payload_bytes, order.idle_ms)
+            except ConfigError:  # no coordinator of this release asks for such
+                self._drop(link, received)
+                return
             try:
                 probe = self._prober.measure(self.get(self.onward_role), plan)
             except LinkClosedError as error:

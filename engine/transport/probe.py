@@ -12,11 +12,15 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.errors import LinkClosedError
+from engine.errors import ConfigError, LinkClosedError
 from engine.transport.link import Link
 from engine.transport.message import Probe
 
 PROBE_TIMEOUT_S = 10.0
+# What one measurement may ask for; a stage measures on the word of its coordinator.
+MAX_PROBES = 1000
+MAX_PROBE_BYTES = 16 * 2**20
+MAX_IDLE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,20 @@ class ProbePlan:
     count: int
     payload_bytes: int
     idle_ms: int
+
+    def __post_init__(self) -> None:
+        """Refuse what would allocate or sleep without measure.
+
+        Raises:
+            ConfigError: naming the value and its range.
+        """
+        for name, value, low, high in (
+            ("count", self.count, 1, MAX_PROBES),
+            ("payload_bytes", self.payload_bytes, 0, MAX_PROBE_BYTES),
+            ("idle_ms", self.idle_ms, 0, MAX_IDLE_MS),
+        ):
+            if not low <= value <= high:
+                raise ConfigError(f"{name} of a link probe is {value}; allowed: {low}..{high}")
 
     def longest_s(self) -> float:
         """When to give up on whoever measures."""

@@ -12,9 +12,17 @@ import pytest
 from oracle_ring import CONTEXT_LEN, OracleRing, continuation, repetitive_truth
 
 from engine.coordinator.job import JobRequest, JobResult, make_levers
-from engine.errors import LinkClosedError
+from engine.errors import ConfigError, LinkClosedError
 from engine.stage.job import Forward, Report, StageIdentity
-from engine.transport.message import JobErrorReport, Levers, Reply, ResetAck
+from engine.transport.message import (
+    JobErrorReport,
+    Levers,
+    Noop,
+    ProbeOrder,
+    ProbeReport,
+    Reply,
+    ResetAck,
+)
 
 TRUTH = repetitive_truth(alphabet=13, period=11)
 PROMPT = tuple(TRUTH([0] * (idx + 1)) for idx in range(30))
@@ -190,6 +198,53 @@ def test_every_link_is_measured() -> None:
         for probe in probes:
             assert min(*probe.rtt_ns, *probe.payload_rtt_ns, probe.idle_payload_rtt_ns) > 0
         assert session.run(request(AR)).failure is None
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"count": 0},
+        {"count": 10_000},
+        {"payload_bytes": -1},
+        {"payload_bytes": 2**30},
+        {"idle_ms": -1},
+        {"idle_ms": 10**7},
+    ],
+)
+def test_an_impossible_probe_order_is_refused_here_and_dropped_there(
+    plan: dict[str, int],
+) -> None:
+    """Catches an order that kills a stage's control thread or makes it allocate and sleep."""
+    asked = {"count": 1, "payload_bytes": 10, "idle_ms": 0, **plan}
+    with OracleRing(2, TRUTH) as ring, ring.session() as session:
+        with pytest.raises(ConfigError, match=next(iter(plan))):
+            session.measure_links(**asked)
+        session._links._controls[1].send(ProbeOrder(**asked))
+        assert len(session.measure_links(count=1, payload_bytes=10, idle_ms=0)) == 3
+        result = session.run(request(AR))
+    assert result.failure is None
+    assert [item.uncorrelated for item in result.statements] == [0, 1]
+
+
+def test_a_report_of_another_stage_is_not_taken_for_the_asked_one() -> None:
+    """Catches a measurement that goes down under the wrong link's name."""
+    forged = ProbeReport(rtt_ns=(1,), payload_rtt_ns=(1,), idle_payload_rtt_ns=1)
+    with OracleRing(3, TRUTH) as ring, ring.session() as session:
+        ring.services[2]._links.get("control").send(forged)
+        probes = session.measure_links(count=1, payload_bytes=10, idle_ms=0)
+        assert all(min(probe.rtt_ns) > 1 for probe in probes)
+        assert session.run(request(AR)).uncorrelated == 1
+
+
+def test_what_a_stage_may_not_send_is_counted_also_between_jobs() -> None:
+    """Catches a stray that falls between two jobs and into neither's count."""
+    with OracleRing(2, TRUTH) as ring, ring.session() as session:
+        assert session.run(request(AR)).uncorrelated == 0
+        ring.services[1]._links.get("control").send(Noop())
+        # Behind it on the same link, so that it has been read when this has.
+        session.measure_links(count=1, payload_bytes=0, idle_ms=0)
+        assert session.run(request(AR)).uncorrelated == 1
+        assert session.run(request(AR)).uncorrelated == 0
 
 
 def test_records_of_the_ring_are_the_machines() -> None:

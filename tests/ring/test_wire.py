@@ -56,6 +56,23 @@ def test_full_logits_travel_once_a_traversal_and_as_raw_f16(num_stages: int) -> 
         assert int(logits[0].argmax()) == token
 
 
+@pytest.mark.parametrize("drafts", [{}, {"drafter": "ngram", "draft_len": 3, "depth": 4}])
+def test_the_caller_gets_the_logits_of_each_output_token_once(drafts: dict[str, object]) -> None:
+    """Catches rows of refuted drafts, rows handed out twice, and rows under another position."""
+    seen: dict[int, int] = {}
+
+    def note(first_position: int, logits: torch.Tensor) -> None:
+        for row_idx, row in enumerate(logits):
+            assert first_position + row_idx not in seen
+            seen[first_position + row_idx] = int(row.argmax())
+
+    with OracleRing(3, TRUTH) as ring:
+        asked = levers(reply="logits", min_match_len=1, prefill_chunk=7, **drafts)
+        result = decode(ring, asked, on_logits=note)
+    assert list(seen) == list(range(len(PROMPT), len(PROMPT) + NUM_NEW))
+    assert list(seen.values()) == result.output_ids
+
+
 def test_ids_alone_are_a_few_bytes() -> None:
     with OracleRing(2, TRUTH) as ring:
         result = decode(ring, levers())
