@@ -2,9 +2,12 @@
 
 Guarantees: the output for a position depends on its own query and on the keys and values it sees,
 not on which positions share the call nor on which hidden keys lie before, between or behind them.
-Query rows come in numbers that round alike, see `num_query_rows`. Probabilities times values is
-summed in blocks of 128 keys, aligned to position 0, in their order. Nothing else in the engine may
-multiply queries with keys. Never knows about weights, jobs or tokens.
+Two ways to compute it have this property. `attention` has it as far as a processor's products
+round alike at the numbers of rows that it pads to, see `num_query_rows`; it sums probabilities
+times values in blocks of 128 keys, aligned to position 0, in their order. `attention_by_position`
+has it because all its products have one shape, and is slow. Which one a process uses is decided in
+`engine.model.attention_kernel`. Nothing else in the engine may multiply queries with keys. Never
+knows about weights, jobs or tokens.
 """
 
 from __future__ import annotations
@@ -12,11 +15,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch.nn import functional
 
 from engine.model.masks import QUERY_BLOCK_ROWS, num_query_rows
 from engine.model.span import KEY_BLOCK
 
 _NO_MASK = torch.zeros(1, 1, 1)
+_FEWEST_ROWS = 4  # a matrix of fewer is no matrix to some kernels
 
 
 def attention(
@@ -111,3 +116,74 @@ def _mix(probs: torch.Tensor, keys_values: Sequence[torch.Tensor]) -> torch.Tens
     for block_probs, block in zip(prob_blocks[1:], value_blocks[1:], strict=True):
         mixed.baddbmm_(block_probs, block)
     return mixed
+
+
+def attention_by_position(
+    queries: torch.Tensor,
+    keys_values: Sequence[torch.Tensor],
+    masks: Sequence[torch.Tensor | None],
+    scale: float,
+) -> torch.Tensor:
+    """Attend like `attention`, but a position at a time, with products of one shape only.
+
+    A head's row has the same place in every call and meets 128 keys in every call, so there is
+    nothing left by which a kernel could choose another order of summation.
+
+    Shapes:
+        as `attention`
+    """
+    num_new, num_heads, head_dim = queries.shape
+    num_kv_heads = keys_values[0].shape[0] // 2
+    per_head = num_heads // num_kv_heads
+    blocks = [block for segment in keys_values for block in segment.split(KEY_BLOCK, dim=1)]
+    mixed = queries.new_empty(num_new, num_kv_heads, per_head, head_dim)
+    for idx, rows in enumerate(queries.view(mixed.shape)):
+        padded = functional.pad(rows, (0, 0, 0, max(_FEWEST_ROWS - per_head, 0)))
+        row_masks = _position_masks(masks, keys_values, idx * per_head)
+        mixed[idx] = _mix_position(padded, blocks, row_masks, scale)[:, :per_head]
+    return mixed.view(num_new, num_heads * head_dim)
+
+
+def _position_masks(
+    masks: Sequence[torch.Tensor | None], keys_values: Sequence[torch.Tensor], row: int
+) -> list[torch.Tensor]:
+    """Cut one row of the masks into blocks: all heads of a position see the same keys.
+
+    Shapes:
+        return: [1, 1, 128] or [1, 1, 1] for each block of keys
+    """
+    row_masks: list[torch.Tensor] = []
+    for mask, segment in zip(masks, keys_values, strict=True):
+        if mask is None:
+            row_masks += [_NO_MASK] * (segment.shape[1] // KEY_BLOCK)
+        else:
+            row_masks += mask[row].view(1, 1, -1).split(KEY_BLOCK, dim=2)
+    return row_masks
+
+
+def _mix_position(
+    rows: torch.Tensor,
+    blocks: Sequence[torch.Tensor],
+    row_masks: Sequence[torch.Tensor],
+    scale: float,
+) -> torch.Tensor:
+    """Softmax and weighted sum of one position, block by block; a hidden block adds exact zeros.
+
+    Shapes:
+        rows: [G, R, D]
+        blocks: [2 G, 128, D]
+        return: [G, R, D]
+    """
+    num_kv_heads = rows.shape[0]
+    scores = [
+        torch.baddbmm(mask, rows, block[:num_kv_heads].transpose(1, 2), alpha=scale)
+        for block, mask in zip(blocks, row_masks, strict=True)
+    ]
+    # a maximum is the same in every order; a sum is not, so sums are taken block by block too
+    top = torch.stack([block_scores.amax(-1, keepdim=True) for block_scores in scores]).amax(0)
+    mixed, total = torch.zeros_like(rows), torch.zeros_like(top)
+    for block_scores, block in zip(scores, blocks, strict=True):
+        weights = block_scores.sub_(top).exp_()
+        total += weights.sum(-1, keepdim=True)
+        mixed.baddbmm_(weights, block[num_kv_heads:])
+    return mixed.div_(total)

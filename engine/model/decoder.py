@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from engine.errors import JobError, ModelError
+from engine.model.attention_kernel import attention_kernel
 from engine.model.config import ModelConfig
 from engine.model.elementwise import rms_norm
 from engine.model.kv_cache import KVCache
@@ -36,6 +37,7 @@ class Decoder:
         self.layer_end = layer_end
         self.weights = weights
         self.kernel = kernel_for(weights)
+        self._attend = attention_kernel().attend
         self.masks = Masks(config.num_heads, config.num_kv_heads)
         # rows below the floor would round differently, so a short call is padded with zero rows
         self._row_floor = self.kernel.row_floor
@@ -160,7 +162,7 @@ class Decoder:
         for kind, view in span.views.items():
             factors = self._rotations[kind][span.start : span.start + rows.shape[0]].unsqueeze(1)
             masks = self.masks.of(span, view, rows.shape[0])
-            terms[kind] = KindTerms(view, span.num_new, factors, masks)
+            terms[kind] = KindTerms(view, span.num_new, factors, masks, self._attend)
         for layer_idx, layer in enumerate(self._layers):
             rows = run_layer(layer, layer_idx, rows, terms[layer.kind], cache, self.config)
         return rows[: span.num_new]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.model.attention import attention
+from engine.model.attention_kernel import Attend
 from engine.model.config import LayerKind, ModelConfig
 from engine.model.elementwise import ACTIVATIONS, rms_norm, rotate
 from engine.model.kv_cache import KVCache
@@ -66,13 +66,15 @@ class KindTerms:
         view: their keys in the cache.
         num_new: rows that count; those behind are padding.
         rotations: [T, 1, D/2] complex64.
-        masks: as `attention` wants them.
+        masks: as `attend` wants them.
+        attend: this host's attention.
     """
 
     view: KeyView
     num_new: int
     rotations: torch.Tensor
     masks: list[torch.Tensor | None]
+    attend: Attend
 
 
 def pack_layer(
@@ -128,7 +130,7 @@ def run_layer(
     heads = _project_heads(layer, normed, terms.rotations, config)
     cache.write(layer_idx, terms.view, heads[: terms.num_new, config.num_heads :])
     queries, keys_values = heads[:, : config.num_heads], cache.read(layer_idx, terms.view)
-    mixed = attention(queries, keys_values, terms.masks, config.attention_scale)
+    mixed = terms.attend(queries, keys_values, terms.masks, config.attention_scale)
     rows = _add(rows, mixed, layer.attention_output, layer.attention_post_norm, config.rms_eps)
     normed = rms_norm(rows, layer.mlp_norm, config.rms_eps)
     activation = ACTIVATIONS[config.family.activation]

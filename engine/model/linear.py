@@ -12,13 +12,14 @@ Never knows about layers, positions or files.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
 from torch.nn import functional
 
 from engine.errors import unknown_name
+from engine.model.attention_kernel import attention_kernel
 from engine.model.linear_int4 import (
     Int4Kernel,
     PackedInt4,
@@ -151,13 +152,17 @@ KERNELS: Mapping[str, Callable[[], Kernel]] = {"f32": linear_kernel, "int4": int
 def kernel_for(weights: str) -> Kernel:
     """Return this host's kernel for weights of this name.
 
+    Its own name is followed by that of the attention, which changes bits as a linear map does: a
+    stage reports both in one word, and stages compare equal only if they agree in both.
+
     Raises:
         ConfigError: an unknown name; the valid ones are listed.
         ModelError: as `int4_kernel`.
     """
     if weights not in KERNELS:
         raise unknown_name("kind of weights", weights, KERNELS)
-    return KERNELS[weights]()
+    kernel = KERNELS[weights]()
+    return replace(kernel, name=f"{kernel.name}+{attention_kernel().name}")
 
 
 def weights_of_kernel(kernel_name: str) -> str:

@@ -14,8 +14,7 @@ nearest of 16 values from their least to their largest weight.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +25,7 @@ from engine.model.row_invariance import (
     LinearKernel,
     by_blocks,
     differing_counts,
+    on_threads,
     settle,
 )
 
@@ -183,7 +183,7 @@ def differing_int4_counts(num_out: int, num_in: int) -> tuple[int, ...]:
     rows, packed = _probe_input(num_out, num_in)
     differing: set[int] = set()
     for num_threads in {1, torch.get_num_threads()}:
-        with _threads(num_threads):
+        with on_threads(num_threads):
             differing.update(differing_counts(lambda a, b: product_int4(rows[a:b], packed)))
     return tuple(sorted(differing))
 
@@ -193,7 +193,7 @@ def threads_change_bits(num_out: int, num_in: int) -> bool:
     """Whether one thread computes other bits than all of them."""
     rows, packed = _probe_input(num_out, num_in)
     on_all = product_int4(rows, packed)
-    with _threads(1):
+    with on_threads(1):
         return not torch.equal(product_int4(rows, packed), on_all)
 
 
@@ -202,13 +202,3 @@ def _probe_input(num_out: int, num_in: int) -> tuple[torch.Tensor, PackedInt4]:
     weight = torch.randn(num_out, num_in, generator=generator) / num_in**0.5
     rows = torch.randn(max(PROBED_ROW_COUNTS), num_in, generator=generator)
     return rows, pack_int4(weight, 0)
-
-
-@contextmanager
-def _threads(num_threads: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

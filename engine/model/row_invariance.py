@@ -6,7 +6,8 @@ knows what a product multiplies by.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -80,3 +81,14 @@ def by_blocks(
     num_rows = rows.shape[0]
     padded = functional.pad(rows, (0, 0, 0, -num_rows % block_rows))
     return torch.cat([product(block) for block in padded.split(block_rows)])[:num_rows]
+
+
+@contextmanager
+def on_threads(num_threads: int) -> Iterator[None]:
+    """Compute on so many threads, then on as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

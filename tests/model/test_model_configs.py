@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import transformers
 
 from engine.model.config import FAMILIES, ModelConfig
 from engine.model.gguf_config import config_from_gguf
 from engine.model.hf_config import config_from_hf
-
-transformers = pytest.importorskip("transformers")
 
 SIZES = {
     "hidden_size": 48,

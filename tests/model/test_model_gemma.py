@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+import transformers
 
 from engine.errors import ModelError
 from engine.model import packaged
@@ -16,8 +17,6 @@ from engine.model.packaged import PACKAGED_MODELS
 from engine.model.tokenizer import Tokenizer
 from engine.model.unsplit import generate_greedy
 from engine.model.weights import ModelFiles, load_layers, load_tokenizer_json, prepare_model
-
-transformers = pytest.importorskip("transformers")
 
 NAME = "gemma3-270m"
 MISSING = [

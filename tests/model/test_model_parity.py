@@ -6,12 +6,11 @@ import json
 
 import pytest
 import torch
+import transformers
 
+from bench.peers.transformers_speed import build_peer, peer_greedy
 from engine.model.unsplit import generate_greedy
 from engine.model.weights import load_tokenizer_json
-
-transformers = pytest.importorskip("transformers")
-from bench.peers.transformers_speed import build_peer, peer_greedy  # noqa: E402
 
 TEXTS = [
     "",

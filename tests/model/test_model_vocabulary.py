@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
@@ -19,8 +20,6 @@ from engine.errors import ModelError
 from engine.model.hf_folder import _tokenizer_fields
 from engine.model.tokenizer import Tokenizer
 from engine.model.vocabulary import merges_of
-
-transformers = pytest.importorskip("transformers")
 
 TEXTS = [
     "",
