@@ -2,9 +2,10 @@
 
 Guarantees: a record is canonical, signed JSON beside its signature, named by its own bytes, and
 holds what was read off a clock or counted, as integers and strings: whoever reads it computes the
-mean. A record is never written over. Must never know what a measurement means.
+mean. A record is never written over, and only where somebody asked for it; one that is read had its
+signature checked. Must never know what a measurement means.
 
-    receipts/studies/<study>/<id>.json, <id>.sig.json
+    <folder>/<study>/<id>.json, <id>.sig.json    (committed ones in receipts/studies)
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.host import CHECKOUT_DIR, build_facts, flat_host_facts
-from bench.receipt import canonical_bytes, parse_document, receipt_id, write_signed
+from bench.receipt import canonical_bytes, load_signed, parse_document, receipt_id, write_signed
 from bench.schema import Study
 from bench.store import now_rfc3339
-from engine.trust.identity import Identity, longhaul_home
+from engine.errors import ReceiptError
+from engine.trust.identity import Identity, load_public_keys, longhaul_home
 
-STUDIES_DIR = CHECKOUT_DIR / "receipts" / "studies"
-OUT_DIR = CHECKOUT_DIR / "build" / "studies"  # one's own, like one's own experiments
+COMMITTED_KEYS = CHECKOUT_DIR / "receipts" / "keys"
 
 Columns = Mapping[str, str | int]
 
@@ -42,11 +43,11 @@ def make_study(study: str, settings: Columns, rows: Sequence[Columns]) -> Study:
     )
 
 
-def write_study(study: Study, out_dir: Path = OUT_DIR, identity: Identity | None = None) -> Path:
+def write_study(study: Study, out_dir: Path, identity: Identity | None = None) -> Path:
     """Sign and write a record; returns its path.
 
     Args:
-        out_dir: the study's own folder is made in it; `STUDIES_DIR` for what is to be committed.
+        out_dir: the study's own folder is made in it.
         identity: signs; None: this user's own key.
 
     Raises:
@@ -59,3 +60,25 @@ def write_study(study: Study, out_dir: Path = OUT_DIR, identity: Identity | None
     signer = identity or Identity.load_or_create(longhaul_home() / "keys" / "bench.key")
     write_signed(path, study, signer)
     return path
+
+
+def load_study(path: Path, study: str, columns: Sequence[str]) -> Study:
+    """Read a record, signed by a committed key or one of this user's.
+
+    Args:
+        study: the study that it must be of.
+        columns: what each of its rows must have.
+
+    Raises:
+        ReceiptError: named by file: its signature does not hold, it is of another study, or it
+            lacks what is asked for.
+    """
+    keys = load_public_keys(COMMITTED_KEYS, longhaul_home() / "keys")
+    record, _ = load_signed(path, Study, keys)
+    if record.study != study:
+        raise ReceiptError(f"{path}: is a record of study {record.study!r}, not of {study!r}")
+    lacking = [name for name in columns if any(name not in row for row in record.rows)]
+    if lacking or not record.rows:
+        wanted = ", ".join(lacking or columns)
+        raise ReceiptError(f"{path}: lacks a row, or a column of one: {wanted}")
+    return record

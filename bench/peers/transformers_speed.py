@@ -1,36 +1,20 @@
-"""This engine's decoder against the transformers library, same weights, same process.
+"""The transformers library as a peer: this engine's weights, the library's model and loop, timed.
 
-Guarantees: both sides compute in float32 with the same weights and threads, take turns within every
-repetition, and must produce the same greedy ids, or there is no result. Nothing is downloaded: the
-peer is built from this engine's dequantised weights.
-
-    python -m bench.peers.transformers_speed [--threads 2] [--reps 5] [--new-tokens 48]
-
-Prints a table; the last line is JSON: medians over repetitions and the two ratios.
+Guarantees: the peer computes in float32 with the same weights; nothing is downloaded, since it is
+built from this engine's dequantised ones. Both sides of a comparison are timed by one `Clock`. Must
+never know what it is compared with.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import statistics
-import sys
 import time
+from dataclasses import dataclass
 
 import torch
 
 from engine.errors import ConfigError
 from engine.model.config import ModelConfig
-from engine.model.decoder import Decoder
-from engine.model.threads import openmp_env, set_threads
-from engine.model.tokenizer import Tokenizer
-from engine.model.unsplit import generate_greedy, verify_ms
-from engine.model.weights import ModelFiles, StageWeights, load_layers, prepare_model
-
-VERIFIED_POSITIONS = 9  # a frame of the default draft length: 8 drafts and their anchor
-_NUM_VERIFIES = 15
-_PROMPT = "Explain in plain words why a long network link makes text generation slow."
+from engine.model.weights import ModelFiles, StageWeights, load_layers
 
 _PEER_NAMES = {
     "attention_norm": "input_layernorm",
@@ -97,89 +81,67 @@ def _peer_state(weights: StageWeights, config: ModelConfig) -> dict[str, torch.T
     return state
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One prompt, decoded once by one side."""
+
+    ids: tuple[int, ...]
+    prefill_tok_per_s: float
+    decode_tok_per_s: float
+
+
+class Clock:
+    """Notes when each token came; also a streamer as the library's `generate` takes it."""
+
+    def __init__(self, prompt_len: int) -> None:
+        self._prompt_len = prompt_len
+        self._stamps_ns = [time.perf_counter_ns()]
+
+    def put(self, ids: torch.Tensor) -> None:
+        """Stamp one token; the library also hands over the prompt, before it computes."""
+        if ids.numel() == 1:
+            self._stamps_ns.append(time.perf_counter_ns())
+
+    def end(self) -> None:
+        """Called by the library after the last token."""
+
+    def turn(self, ids: list[int]) -> Turn:
+        """Turn stamps into rates: up to the first token is prefill, the rest is decode.
+
+        Raises:
+            ConfigError: a single token came, so there is no decode.
+        """
+        if len(self._stamps_ns) < 3:
+            raise ConfigError("one token has no decode speed; ask for 2 or more, another prompt")
+        began_ns, first_ns, *_, last_ns = self._stamps_ns
+        return Turn(
+            tuple(ids),
+            self._prompt_len * 1e9 / (first_ns - began_ns),
+            (len(ids) - 1) * 1e9 / (last_ns - first_ns),
+        )
+
+
 @torch.inference_mode()
-def peer_greedy(peer: torch.nn.Module, prompt_ids: list[int], num_new: int) -> list[int]:
-    """Generate greedily with the library's own loop."""
+def peer_greedy(
+    peer: torch.nn.Module, prompt_ids: list[int], num_new: int, clock: Clock | None = None
+) -> list[int]:
+    """Generate greedily with the library's own loop.
+
+    Args:
+        clock: notes when each token came.
+    """
     ids = torch.tensor([prompt_ids])
     output = peer.generate(
-        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=num_new
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=num_new,
+        streamer=clock,
     )
     return output[0, len(prompt_ids) :].tolist()
 
 
-def measure(num_threads: int, num_reps: int, num_new: int) -> dict[str, float | int | str]:
-    """Run both sides in turns and return medians and ratios.
-
-    Raises:
-        ConfigError: if the two sides disagree on a token.
-    """
-    set_threads(num_threads)
-    files = prepare_model()
-    tokenizer = Tokenizer.load(files)
-    decoder = Decoder.load(files, 0, files.config.num_layers)
-    peer = build_peer(files)
-    prompt_ids = tokenizer.encode_chat([{"role": "user", "content": _PROMPT}])
-    rows = []
-    for rep_idx in range(num_reps + 1):
-        row = _one_rep(decoder, peer, prompt_ids, num_new)
-        if rep_idx:  # the first one warms both sides up
-            rows.append(row)
-            print("  ".join(f"{value:9.2f}" for value in row), flush=True)
-    peer_rate, our_rate, verify_rate = (
-        statistics.median(column) for column in zip(*rows, strict=True)
-    )
-    return {
-        "kernel": decoder.kernel.name,
-        "num_threads": num_threads,
-        "num_reps": num_reps,
-        "spin_count": os.environ.get("GOMP_SPINCOUNT", "default"),
-        "transformers_tok_per_s": round(peer_rate, 2),
-        "decode_tok_per_s": round(our_rate, 2),
-        "verify_positions_per_s": round(verify_rate, 2),
-        "decode_ratio": round(statistics.median(row[1] / row[0] for row in rows), 2),
-        "verify_ratio": round(statistics.median(row[2] / row[0] for row in rows), 2),
-    }
-
-
-def _one_rep(
-    decoder: Decoder, peer: torch.nn.Module, prompt_ids: list[int], num_new: int
-) -> tuple[float, float, float]:
-    began_ns = time.perf_counter_ns()
-    theirs = peer_greedy(peer, prompt_ids, num_new)
-    peer_s = (time.perf_counter_ns() - began_ns) / 1e9
-    began_ns = time.perf_counter_ns()
-    ours = generate_greedy(decoder, prompt_ids, num_new, decoder.config.eos_ids)
-    our_s = (time.perf_counter_ns() - began_ns) / 1e9
-    if ours != theirs:
-        raise ConfigError(f"the sides disagree, so there is nothing to compare: {ours} {theirs}")
-    times_ms = verify_ms(decoder, prompt_ids + ours, VERIFIED_POSITIONS, _NUM_VERIFIES)
-    verify_rate = VERIFIED_POSITIONS * 1e3 / statistics.median(times_ms)
-    return len(theirs) / peer_s, len(ours) / our_s, verify_rate
-
-
-def _restart_with(num_threads: int) -> None:
-    """Start this program anew under the waiting policy that stages run with."""
-    wanted = openmp_env(num_threads)
-    if any(os.environ.get(name) != value for name, value in wanted.items()):
-        arguments = [sys.executable, "-m", "bench.peers.transformers_speed", *sys.argv[1:]]
-        os.execve(sys.executable, arguments, {**os.environ, **wanted})
-
-
-def main() -> None:
-    """Parse arguments, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--reps", type=int, default=5)
-    parser.add_argument("--new-tokens", type=int, default=48)
-    parser.add_argument(
-        "--keep-env", action="store_true", help="keep the caller's OpenMP environment"
-    )
-    arguments = parser.parse_args()
-    if not arguments.keep_env:
-        _restart_with(arguments.threads)
-    print("transformers tok/s   ours tok/s   verify positions/s")
-    print(json.dumps(measure(arguments.threads, arguments.reps, arguments.new_tokens)))
-
-
-if __name__ == "__main__":
-    main()
+def peer_turn(peer: torch.nn.Module, prompt_ids: list[int], num_new: int) -> Turn:
+    """Time the library's own loop."""
+    clock = Clock(len(prompt_ids))
+    return clock.turn(peer_greedy(peer, prompt_ids, num_new, clock))

@@ -4,11 +4,11 @@ Guarantees: every failing input is kept as hex and makes the exit status 1; a re
 of a run in which no input failed. Must never know what makes an input fail.
 
     python -m bench.studies.fuzz [--inputs 1000000] [--engine random|atheris] [--seed N]
-                                 [--targets payload plain ...] [--record]
+                                 [--targets payload plain ...] [--record DIR]
     python -m bench.studies.fuzz --targets plain --replay build/fuzz/plain-0123456789abcdef.hex
 
-`--inputs` is a number per target. Prints a line per target; the last line is JSON. `--record` also
-writes a signed study record.
+`--inputs` is a number per target. Prints a line per target; the last line is JSON. `--record DIR`
+also writes a signed study record there.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.host import CHECKOUT_DIR
+from bench.schema import Study
 from bench.studies.fuzz_engines import ENGINES, FuzzFailureError, Result
 from bench.studies.fuzz_targets import ENDS, TARGETS
 from bench.study_record import make_study, write_study
@@ -72,8 +73,8 @@ def replay(targets: Sequence[str], path: Path) -> int:
     return 0
 
 
-def record(results: Sequence[Result], engine: str, num_inputs: int, seed: int) -> Path:
-    """Sign and write a record of a run; returns its path."""
+def make_record(results: Sequence[Result], engine: str, num_inputs: int, seed: int) -> Study:
+    """What a run counted, as a study record."""
     version = importlib.metadata.version("atheris") if engine == "atheris" else ""
     settings: dict[str, str | int] = {
         "engine": engine,
@@ -81,7 +82,7 @@ def record(results: Sequence[Result], engine: str, num_inputs: int, seed: int) -
         "inputs_per_target": num_inputs,
         "seed": seed,
     }
-    return write_study(make_study(STUDY, settings, [result.row() for result in results]))
+    return make_study(STUDY, settings, [result.row() for result in results])
 
 
 def _line(result: Result) -> str:
@@ -101,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--targets", nargs="+", choices=TARGETS, default=list(TARGETS))
     parser.add_argument("--replay", type=Path, help="file with one input as hex")
-    parser.add_argument("--record", action="store_true")
+    parser.add_argument("--record", type=Path, metavar="DIR", help="write a signed record there")
     return parser
 
 
@@ -116,8 +117,9 @@ def main(words: Sequence[str] | None = None) -> int:
         results = fuzz(asked.engine, asked.targets, asked.inputs, asked.seed)
         if results is None:
             return 1
-        if asked.record:
-            print(record(results, asked.engine, asked.inputs, asked.seed))
+        if asked.record is not None:
+            study = make_record(results, asked.engine, asked.inputs, asked.seed)
+            print(write_study(study, asked.record))
     except LonghaulError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

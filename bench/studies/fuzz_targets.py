@@ -159,28 +159,12 @@ def authenticated_target() -> Target:
 
 def listener_target() -> Target:
     """A stranger that calls."""
-    handshakes = [HonestHandshake.of(suite) for suite in SUITES]
-
-    def run(given: bytes) -> str:
-        control, stream = _split(given)
-        honest = handshakes[control[0] % len(handshakes)]
-        return deliver_every_way(lambda: ListenerEnd(honest.suite, honest), control, stream).name
-
-    seeds = (bytes((idx, 7, 60)) + honest.to_listener for idx, honest in enumerate(handshakes))
-    return Target(run, tuple(seeds))
+    return _handshake_target(ListenerEnd, lambda honest: honest.to_listener)
 
 
 def caller_target() -> Target:
     """A stranger that answers our call."""
-    handshakes = [HonestHandshake.of(suite) for suite in SUITES]
-
-    def run(given: bytes) -> str:
-        control, stream = _split(given)
-        honest = handshakes[control[0] % len(handshakes)]
-        return deliver_every_way(lambda: CallerEnd(honest.suite, honest), control, stream).name
-
-    seeds = (bytes((idx, 7, 60)) + honest.to_caller for idx, honest in enumerate(handshakes))
-    return Target(run, tuple(seeds))
+    return _handshake_target(CallerEnd, lambda honest: honest.to_caller)
 
 
 def states_target() -> Target:
@@ -220,6 +204,22 @@ TARGETS: Mapping[str, Callable[[], Target]] = {
     "caller": caller_target,
     "states": states_target,
 }
+
+
+def _handshake_target(
+    make_end: Callable[[str, HonestHandshake], ListenerEnd | CallerEnd],
+    heard_by_end: Callable[[HonestHandshake], bytes],
+) -> Target:
+    """One end of a handshake, under every suite."""
+    handshakes = [HonestHandshake.of(suite) for suite in SUITES]
+
+    def run(given: bytes) -> str:
+        control, stream = _split(given)
+        honest = handshakes[control[0] % len(handshakes)]
+        return deliver_every_way(lambda: make_end(honest.suite, honest), control, stream).name
+
+    seeds = (bytes((idx, 7, 60)) + heard_by_end(honest) for idx, honest in enumerate(handshakes))
+    return Target(run, tuple(seeds))
 
 
 def _split(given: bytes) -> tuple[bytes, bytes]:

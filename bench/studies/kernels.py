@@ -4,7 +4,8 @@ Guarantees: every candidate sees the same queries, keys and values, in float32; 
 equal bits for 64 positions however they are chunked, whatever keys follow, at eight depths of
 context, on one thread and on two; timings take turns within every repetition.
 
-    python -m bench.studies.kernels [--reps 20] [--shape 3,3,64] [--only NAME ...]
+    python -m bench.studies.kernels [--threads 2] [--reps 20] [--shape 3,3,64]
+                                    [--only NAME ...]
 
 Prints a row a candidate; the last line is JSON. A shape is key heads, query heads per key head and
 head size; the default is SmolLM2-135M's.
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
@@ -22,8 +22,10 @@ import time
 import torch
 
 from bench.studies.attention_candidates import CANDIDATES, STORE_LEN, Call, Candidate
-from engine.model.threads import available_cores, openmp_env
+from bench.studies.stage_env import restart_as_stage
+from engine.model.threads import available_cores
 
+_MODULE = "bench.studies.kernels"
 CONTEXT_LENS = (128, 1024, 4096)
 ROW_COUNTS = (1, 9, 64)
 MIN_POSITIONS = 2  # a stage pads a shorter call; see engine.model.decoder
@@ -101,9 +103,10 @@ class Bench:
 
 
 @torch.inference_mode()
-def measure(shape: tuple[int, int, int], names: list[str], num_reps: int) -> dict[str, object]:
+def measure(
+    shape: tuple[int, int, int], names: list[str], num_reps: int, num_threads: int
+) -> dict[str, object]:
     """Check and time the named candidates; prints a row each."""
-    num_threads = torch.get_num_threads()  # as the environment has it
     bench = Bench(*shape)
     differing = {name: bench.num_differing(CANDIDATES[name]) for name in names}
     times = bench.times_us(names, num_reps, num_threads)
@@ -112,8 +115,8 @@ def measure(shape: tuple[int, int, int], names: list[str], num_reps: int) -> dic
         + "  ".join(f"{key:>13s}" for key in times)
     )
     for name in names:
-        cells = (f"{statistics.median(c[name]):6.0f} ({min(c[name]):4.0f})" for c in times.values())
-        print(f"{name:33s} {differing[name]:7d}  " + "  ".join(f"{cell:>13s}" for cell in cells))
+        words = (_shown(cell[name]) for cell in times.values())
+        print(f"{name:33s} {differing[name]:7d}  " + "  ".join(f"{word:>13s}" for word in words))
     medians = {
         name: {key: round(statistics.median(cell[name]), 1) for key, cell in times.items()}
         for name in names
@@ -127,19 +130,22 @@ def measure(shape: tuple[int, int, int], names: list[str], num_reps: int) -> dic
     }
 
 
+def _shown(times_us: list[float]) -> str:
+    return f"{statistics.median(times_us):6.0f} ({min(times_us):4.0f})"
+
+
 def main() -> int:
     """Parse, start anew under the waiting policy of stages, measure."""
-    parser = argparse.ArgumentParser(prog="python -m bench.studies.kernels")
+    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}")
+    parser.add_argument("--threads", type=int, default=len(available_cores()))
     parser.add_argument("--reps", type=int, default=20)
     parser.add_argument("--shape", default="3,3,64")
     parser.add_argument("--only", nargs="+", choices=list(CANDIDATES), default=list(CANDIDATES))
     asked = parser.parse_args()
-    if "GOMP_SPINCOUNT" not in os.environ:  # OpenMP and the C library read theirs on load
-        arguments = [sys.executable, "-m", "bench.studies.kernels", *sys.argv[1:]]
-        wanted = openmp_env(len(available_cores()))
-        os.execve(sys.executable, arguments, {**os.environ, **wanted})
+    restart_as_stage(_MODULE, asked.threads)
     num_kv_heads, per_head, head_dim = (int(part) for part in asked.shape.split(","))
-    print(json.dumps(measure((num_kv_heads, per_head, head_dim), asked.only, asked.reps)))
+    shape = (num_kv_heads, per_head, head_dim)
+    print(json.dumps(measure(shape, asked.only, asked.reps, asked.threads)))
     return 0
 
 

@@ -4,9 +4,11 @@ Guarantees: suites take turns within every repetition, on links kept open side b
 is one frame of the payload there and a small answer back, over loopback; sealing and opening alone
 run on the same kind of frame between the exchanges. Must never know what is in a frame.
 
-    python -m bench.studies.seal_cost [--payload-bytes 405000] [--reps 400]
+    python -m bench.studies.seal_cost [--payload-bytes 405000] [--reps 400] [--record DIR]
+    python -m bench.studies.seal_cost --from receipts/studies/seal-cost/7ab63b94e5aac01c.json
 
-The last line is JSON: medians. `--record DIR` also writes every time into a signed study record.
+The last line is JSON: medians. `--record DIR` also writes every time into a signed study record;
+`--from FILE` prints the medians of such a record, as the run that wrote it did.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -24,10 +27,10 @@ import msgspec
 import torch
 
 from bench.studies.echo_peer import PeerConfig
-from bench.study_record import make_study, write_study
+from bench.study_record import load_study, make_study, write_study
 from engine.cluster.launch import CHECKOUT_DIR
 from engine.cluster.ring_keys import deal_keys
-from engine.errors import ConfigError, LonghaulError
+from engine.errors import ConfigError, LonghaulError, ReceiptError
 from engine.transport.codec import encode_message_frame
 from engine.transport.connection import finish_frame
 from engine.transport.frame import HEADER_LEN
@@ -36,8 +39,10 @@ from engine.transport.link import Link
 from engine.transport.message import Probe, ProbeAck
 from engine.transport.seal import SUITES, suite_named
 
+STUDY = "seal-cost"
 NUM_WARM_UP = 20
 ANSWER_TIMEOUT_S = DIAL_TIMEOUT_S = 10.0
+COLUMNS = ("suite", "exchange_ns", "seal_and_open_ns")  # of a row, besides its repetition
 Row = dict[str, str | int]
 
 
@@ -80,7 +85,13 @@ class Alone:
 
 
 def measure(payload_bytes: int, num_reps: int) -> list[Row]:
-    """Take turns; returns one row a repetition and suite."""
+    """Take turns; returns one row a repetition and suite.
+
+    Raises:
+        ConfigError: a number below 1, or the peer process failed.
+    """
+    if payload_bytes < 1 or num_reps < 1:
+        raise ConfigError(f"{payload_bytes} bytes, {num_reps} repetitions; allowed: 1 or more each")
     payload = torch.randint(0, 256, (payload_bytes,), dtype=torch.uint8)
     alone = {suite: Alone(suite, payload) for suite in SUITES}
     rows: list[Row] = []
@@ -133,8 +144,12 @@ def _links_by_suite(stack: ExitStack) -> dict[str, Link]:
     return links
 
 
-def summary(rows: list[Row]) -> dict[str, dict[str, float]]:
-    """Medians by suite, and what a suite adds to an exchange over what it takes alone."""
+def summary(rows: Sequence[Mapping[str, str | int]]) -> dict[str, dict[str, float]]:
+    """Medians by suite, and what a suite adds to an exchange over what it takes alone.
+
+    Args:
+        rows: of a run or of a record, `plain` among their suites.
+    """
 
     def median_us(suite: str, column: str) -> float:
         values = [int(row[column]) for row in rows if row["suite"] == suite]
@@ -142,11 +157,9 @@ def summary(rows: list[Row]) -> dict[str, dict[str, float]]:
 
     plain_us = median_us("plain", "exchange_ns")
     result = {}
-    for suite in SUITES:
-        exchange_us, alone_us = (
-            median_us(suite, "exchange_ns"),
-            median_us(suite, "seal_and_open_ns"),
-        )
+    for suite in dict.fromkeys(str(row["suite"]) for row in rows):
+        exchange_us = median_us(suite, "exchange_ns")
+        alone_us = median_us(suite, "seal_and_open_ns")
         result[suite] = {"exchange_us": exchange_us, "seal_and_open_us": alone_us}
         if suite != "plain":
             result[suite]["added_us"] = exchange_us - plain_us
@@ -164,18 +177,43 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.stdout.close()
 
 
-def main() -> int:
-    """Parse and measure."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.studies.seal_cost")
     parser.add_argument("--payload-bytes", type=int, default=405_000)
     parser.add_argument("--reps", type=int, default=400)
     parser.add_argument("--record", type=Path, metavar="DIR", help="write a signed record there")
-    asked = parser.parse_args()
+    parser.add_argument(
+        "--from", type=Path, dest="source", metavar="FILE", help="print a record; measure nothing"
+    )
+    return parser
+
+
+def _recorded_rows(path: Path) -> list[Row]:
+    """The rows of a record.
+
+    Raises:
+        ReceiptError: it is no record of this study, or lacks the suite that others add to.
+    """
+    rows = load_study(path, STUDY, COLUMNS).rows
+    if all(row["suite"] != "plain" for row in rows):
+        raise ReceiptError(f"{path}: lacks the suite 'plain', which the others add to")
+    return rows
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Parse; measure, or read what was measured."""
+    parser = _parser()
+    asked = parser.parse_args(words)
+    if asked.source is not None and asked != parser.parse_args(["--from", str(asked.source)]):
+        parser.error("--from prints what was measured: it goes with no other option")
     try:
-        rows = measure(asked.payload_bytes, asked.reps)
+        if asked.source is not None:
+            rows = _recorded_rows(asked.source)
+        else:
+            rows = measure(asked.payload_bytes, asked.reps)
         if asked.record is not None:
             settings = {"payload_bytes": asked.payload_bytes, "reps": asked.reps}
-            print(write_study(make_study("seal-cost", settings, rows), asked.record))
+            print(write_study(make_study(STUDY, settings, rows), asked.record))
     except LonghaulError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

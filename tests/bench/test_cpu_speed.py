@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.studies.cpu_speed import Clock, llama_command, llama_rates
+from bench.peers.llama_cpp import llama_command, llama_rates
+from bench.peers.transformers_speed import Clock
+from bench.studies.cpu_speed import summary
 from engine.errors import ConfigError
 from engine.model.weights import prepare_model
 
@@ -64,3 +66,17 @@ def test_a_prompt_is_not_taken_for_a_token() -> None:
     clock.put(torch.zeros(1))
     turn = clock.turn([5, 6])
     assert turn.ids == (5, 6) and turn.prefill_tok_per_s > 0 < turn.decode_tok_per_s
+
+
+def test_ratios_are_medians_within_a_repetition() -> None:
+    """Catches a ratio of medians, or one of the wrong sides."""
+    rows = [(100.0, 200.0, 10.0, 30.0, 50.0), (200.0, 200.0, 20.0, 20.0, 200.0)]
+    rows.append((100.0, 300.0, 10.0, 10.0, 90.0))
+    shown = summary(rows)
+    assert shown["prefill_tok_per_s"] == {"transformers": 100.0, "engine": 200.0}
+    assert shown["decode_tok_per_s"] == {"transformers": 10.0, "engine": 20.0}
+    assert shown["verify_positions_per_s"] == 90.0
+    ratios = (shown["prefill_ratio"], shown["decode_ratio"], shown["verify_ratio"])
+    assert ratios == (2.0, 1.0, 9.0) and shown["llama_cpp"] is None
+    beside = summary([(*row, 900.0, 80.0) for row in rows])
+    assert beside == {**shown, "llama_cpp": {"prefill": 900.0, "decode": 80.0}}

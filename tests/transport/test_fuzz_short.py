@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from cryptography.exceptions import InvalidTag
 
-from bench.receipt import canonical_bytes
 from bench.studies import fuzz, fuzz_engines
 from bench.studies.fuzz_engines import FuzzFailureError, run_guided, run_random
 from bench.studies.fuzz_targets import ENDS, TARGETS
+from bench.study_record import load_study
 from engine.errors import ConfigError, FrameRejected, HandshakeError, RemoteProtocolError
 from engine.transport import codec, connection, handshake, hidden_wire, noise, refusal, seal
 from engine.transport.connection import Connection, Received
@@ -276,10 +276,11 @@ def test_failures_are_kept_and_reported(
     """Catches a failure that leaves no input behind, or hides the targets after it."""
     monkeypatch.setattr(fuzz, "FAILURES_DIR", tmp_path)
     monkeypatch.setattr(codec, "_message_decoders", {})
-    words = ["--inputs", "50", "--record"]
+    words = ["--inputs", "50", "--record", str(tmp_path / "studies")]
     assert fuzz.main([*words, "--targets", "payload", "states"]) == 1
     shown = capsys.readouterr()
     assert "FAILED payload: KeyError" in shown.err and "states: 50 inputs" in shown.out
+    assert not (tmp_path / "studies").exists()
     (kept,) = tmp_path.glob("payload-*.hex")
     again = ["--targets", "payload", "--replay", str(kept)]
     with pytest.raises(KeyError):
@@ -292,18 +293,20 @@ def test_recorded_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Catches rows that a study record cannot hold, or that count other inputs than were run."""
-    written = []
-    monkeypatch.setattr(
-        fuzz, "write_study", lambda study: written.append(study) or tmp_path / "record"
-    )
-    assert fuzz.main(["--inputs", "40", "--targets", "payload", "states", "--record"]) == 0
-    (study,) = written
-    canonical_bytes(study)
+    monkeypatch.setenv("LONGHAUL_HOME", str(tmp_path / "home"))
+    words = ["--inputs", "40", "--targets", "payload", "states"]
+    assert fuzz.main(words) == 0
+    assert list(tmp_path.iterdir()) == [], "nothing is written unasked"
+    capsys.readouterr()
+    assert fuzz.main([*words, "--record", str(tmp_path / "studies")]) == 0
+    *_, written, last_line = capsys.readouterr().out.splitlines()
+    assert Path(written).parent == tmp_path / "studies" / "transport-fuzz"
+    study = load_study(Path(written), "transport-fuzz", ("target", "inputs", *ENDS))
     assert [row["target"] for row in study.rows] == ["payload", "states"]
     for row in study.rows:
         assert row["inputs"] == 40 == sum(row[end] for end in ENDS)
     assert study.settings["engine"] == "random"
-    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == study.rows
+    assert json.loads(last_line) == study.rows
 
 
 @pytest.mark.parametrize(
