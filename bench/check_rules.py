@@ -90,6 +90,7 @@ def check_receipt(receipt: Receipt) -> Found:
     yield from check_wire(receipt)
     yield from check_links(receipt)
     yield from _check_frontier(receipt)
+    yield from _check_sending(receipt)
     yield from _check_end(receipt)
     yield from _check_stages(receipt)
 
@@ -171,6 +172,28 @@ def _check_frontier(receipt: Receipt) -> Found:
             received_ns = frame.received_ns
 
 
+def _check_sending(receipt: Receipt) -> Found:
+    """What was known when a frame was sent: no more than had been read, and never less again."""
+    frames = receipt.frames
+    if version_of(receipt) < 3 or any(version_defects(receipt)):
+        return
+    before = len(receipt.prompt_ids)
+    for idx, frame in enumerate(frames):
+        if frame.outcome == "prefill":
+            continue
+        read = len(receipt.prompt_ids) + sum(
+            other.committed_len
+            for other in frames
+            if other.received_ns is not None and other.received_ns <= frame.sent_ns
+        )
+        if not before <= frame.frontier <= read:
+            yield "frames", f"frame {idx}: sent at frontier {frame.frontier}, not {before}..{read}"
+        before = max(before, frame.frontier)
+    drafted_ns = sum(frame.draft_ns for frame in frames)
+    if drafted_ns > receipt.timing.draft_ns:
+        yield "timing", f"frames were drafted for {drafted_ns} ns of {receipt.timing.draft_ns}"
+
+
 def _check_end(receipt: Receipt) -> Found:
     timing, num_output = receipt.timing, len(receipt.output_ids)
     stamps = (timing.prefill_sent_ns, timing.first_commit_ns, timing.last_commit_ns, timing.end_ns)
@@ -205,6 +228,7 @@ def _check_stages(receipt: Receipt) -> Found:
         "source_digest": receipt.build.engine_digest,
         "kernel": ring.kernel,
         "levers_digest": stages[0].levers_digest if stages else "",
+        "max_kv_size": ring.max_kv_size,
     }
     for stage in stages:
         for name, value in expected.items():

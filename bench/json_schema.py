@@ -2,7 +2,7 @@
 
     python -m bench.json_schema
 
-writes `receipts/schema/receipt-v1.json`, `receipt-v2.json` (receipts, plans, signatures) and
+writes `receipts/schema/receipt-v1.json` and so on (receipts, plans, signatures of a version) and
 `study-v1.json`. Guarantees: a schema holds the fields of its version and no other, all required.
 """
 
@@ -15,11 +15,10 @@ from typing import Any
 import msgspec
 
 from bench import schema
-from bench.schema import Plan, Receipt, Signature, Study
-from bench.schema_versions import later_fields
+from bench.schema import FrameRow, Plan, Receipt, Signature, Study
+from bench.schema_versions import SOURCES_SINCE_3, VERSIONS, later_fields
 
 SCHEMA_DIR = Path(__file__).resolve().parent.parent / "receipts" / "schema"
-RECEIPT_VERSIONS = (1, 2)
 REF = "#/$defs/"
 
 
@@ -29,7 +28,7 @@ def json_schemas() -> dict[str, bytes]:
         f"receipt-v{version}.json": _schema_of(
             (Receipt, Plan, Signature), f"Longhaul receipts, version {version}", version
         )
-        for version in RECEIPT_VERSIONS
+        for version in VERSIONS
     }
     study = _schema_of((Study, Signature), "Longhaul studies, version 1", 1)
     return {**documents, "study-v1.json": study}
@@ -57,11 +56,15 @@ def _schema_of(kinds: Sequence[type[msgspec.Struct]], title: str, version: int) 
 
 def _fit(definition: dict[str, Any], kind: type[msgspec.Struct], version: int) -> None:
     """Make one struct's definition that of one version."""
-    for name in later_fields(kind):
-        if version == 1:
+    for name, since in later_fields(kind).items():
+        if version < since:
             del definition["properties"][name]
         else:
             definition["required"].append(name)
+    definition.get("required", []).sort()
+    if kind is FrameRow and version < 3:
+        source = definition["properties"]["source"]
+        source["enum"] = [name for name in source["enum"] if name not in SOURCES_SINCE_3]
     naming = definition["properties"].get("schema")
     if naming is not None and len(naming["enum"]) > 1:
         naming["enum"] = [name for name in naming["enum"] if name.endswith(f"/{version}")]

@@ -126,6 +126,7 @@ def make_receipt(
             last_commit_ns=result.last_commit_ns,
             end_ns=result.end_ns,
             draft_ns=result.draft_ns,
+            prepare_ns=result.prepare_ns,
         ),
         prompt_digest=facts.prompt_digest,
         prompt_ids=list(facts.prompt_ids),
@@ -168,6 +169,7 @@ def _stage_observed(ack: ResetAck) -> StageObserved:
         source_digest=ack.source_digest,
         kernel=ack.kernel,
         num_threads=ack.num_threads,
+        max_kv_size=ack.max_kv_size,
     )
 
 
@@ -195,12 +197,20 @@ def _counters(result: JobResult) -> Counters:
 def _hops(result: JobResult) -> list[HopRow]:
     """What each process wrote; a stage that did not state it (a failed job) has no row."""
     sent_bytes = sum(record.sent_bytes for record in result.frames)
-    ours = HopRow(sender="coordinator", frames=len(result.frames), bytes=sent_bytes)
+    ours = HopRow(
+        sender="coordinator",
+        frames=len(result.frames),
+        bytes=sent_bytes,
+        codec_ns=result.wire_time.codec_ns,
+        seal_ns=result.wire_time.seal_ns,
+    )
     stages = [
         HopRow(
             sender=f"stage-{statement.stage_idx}",
             frames=statement.frames_sent,
             bytes=statement.bytes_sent,
+            codec_ns=statement.codec_ns,
+            seal_ns=statement.seal_ns,
         )
         for statement in result.statements
     ]
@@ -225,6 +235,8 @@ def _frame_row(record: FrameRecord) -> FrameRow:
         received_ns=record.received_ns,
         sent_bytes=record.sent_bytes,
         received_bytes=record.received_bytes,
+        frontier=record.frontier,
+        draft_ns=record.draft_ns,
         spans=[
             StageSpan(queue_ns=span.queue_ns, compute_ns=span.compute_ns, span_ns=span.span_ns)
             for span in record.spans

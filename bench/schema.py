@@ -1,12 +1,8 @@
 """The schema of receipts, plans, studies and signatures.
 
-Guarantees: strict structs (an unknown or missing key is an error) of integers below 2**53, strings,
-booleans, nulls, lists and objects; no derived statistic. Units are in the names; times are ns since
-job start on the coordinator's monotonic clock unless a comment says otherwise. Must never know how
-anything is measured, signed or stored.
-
-Versions: signed bytes never change, so these structs read every version. Fields that default to
-`UNSET` came with version 2: a document has none of them or all (`bench.schema_versions`).
+Guarantees: strict structs (unknown or missing keys are errors) of integers below 2**53, strings,
+booleans, nulls, lists and objects; no derived statistic; units in the names. They read every
+version: fields that default to `UNSET` came with version 2 or 3 (`bench.schema_versions`).
 """
 
 from __future__ import annotations
@@ -16,12 +12,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-ReceiptSchema = Literal["longhaul-receipt/1", "longhaul-receipt/2"]
-PlanSchema = Literal["longhaul-plan/1", "longhaul-plan/2"]
-RECEIPT_SCHEMA: ReceiptSchema = "longhaul-receipt/2"  # what is written now
-PLAN_SCHEMA: PlanSchema = "longhaul-plan/2"
+ReceiptSchema = Literal["longhaul-receipt/1", "longhaul-receipt/2", "longhaul-receipt/3"]
+PlanSchema = Literal["longhaul-plan/1", "longhaul-plan/2", "longhaul-plan/3"]
+RECEIPT_SCHEMA: ReceiptSchema = "longhaul-receipt/3"  # what is written now
+PLAN_SCHEMA: PlanSchema = "longhaul-plan/3"
 STUDY_SCHEMA: Literal["longhaul-study/1"] = "longhaul-study/1"
-SIGNATURE_SCHEMA: Literal["longhaul-signature/1"] = "longhaul-signature/1"
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Hex = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]*$")]
@@ -56,7 +51,7 @@ class FrameRow(_Record, frozen=True, kw_only=True):
     tested_len: Count
     committed_len: Count  # tokens that this frame's reply appended
     outcome: Outcome
-    source: Literal["none", "ngram", "eagle", "tree", "prefill"]
+    source: Literal["none", "ngram", "filler", "eagle", "tree", "oracle", "prefill"]
     match_len: Count  # suffix length that the n-gram drafter matched; 0: none
     in_flight: Count  # frames of the epoch in flight when it was sent, itself included
     sent_ns: Count
@@ -64,6 +59,8 @@ class FrameRow(_Record, frozen=True, kw_only=True):
     sent_bytes: Count  # header and payload of the frame the coordinator sent
     received_bytes: Count  # of the reply
     spans: list[StageSpan]  # by stage; empty if no reply was seen
+    frontier: Count | UnsetType = UNSET  # committed tokens, prompt included, when it was sent
+    draft_ns: Count | UnsetType = UNSET  # drafting and planning it before it was sent
 
 
 class LinkRow(_Record, frozen=True, kw_only=True):
@@ -117,6 +114,7 @@ class RingConfig(_Record, frozen=True, kw_only=True):
     profile_digest: Digest
     suite: str  # that seals the frames; "plain" seals none
     kernel: str  # the row-invariant linear in use
+    max_kv_size: Count | UnsetType = UNSET  # keys a query may see; 0: all
 
 
 class StageObserved(_Record, frozen=True, kw_only=True):
@@ -130,6 +128,7 @@ class StageObserved(_Record, frozen=True, kw_only=True):
     source_digest: Digest
     kernel: str
     num_threads: Count
+    max_kv_size: Count | UnsetType = UNSET
 
 
 class Build(_Record, frozen=True, kw_only=True):
@@ -150,17 +149,20 @@ class ModelFacts(_Record, frozen=True, kw_only=True):
     num_layers: Count
 
 
-class PlanPosition(_Record, frozen=True, kw_only=True):
-    """Where in the plan this job stands."""
-
-    experiment: str
-    plan_digest: Digest
+class _Place(_Record, frozen=True, kw_only=True):
     job_idx: Count
     rep: Count
     cell: str
     block_idx: Count
     order_idx: Count
     role: Literal["reference", "measured", "warmup"]
+
+
+class PlanPosition(_Place, frozen=True, kw_only=True):
+    """Where in the plan this job stands."""
+
+    experiment: str
+    plan_digest: Digest
 
 
 class Timing(_Record, frozen=True, kw_only=True):
@@ -171,7 +173,8 @@ class Timing(_Record, frozen=True, kw_only=True):
     first_commit_ns: Count | None  # the prefill's token
     last_commit_ns: Count | None
     end_ns: Count  # nothing pending anywhere
-    draft_ns: Count  # total time in the drafter
+    draft_ns: Count  # drafting (since version 3: and planning) while a frame could have been sent
+    prepare_ns: Count | UnsetType = UNSET  # drafting ahead while nothing had come
 
 
 class Lossless(_Record, frozen=True, kw_only=True):
@@ -192,6 +195,8 @@ class HopRow(_Record, frozen=True, kw_only=True):
     sender: str  # "coordinator", "stage-0", …
     frames: Count
     bytes: Count  # header and tag included
+    codec_ns: Count | UnsetType = UNSET  # packing and unpacking messages, on its ring links
+    seal_ns: Count | UnsetType = UNSET  # sealing and opening frames, on its ring links
 
 
 class Counters(_Record, frozen=True, kw_only=True):
@@ -234,14 +239,8 @@ class Receipt(_Record, frozen=True, kw_only=True):
     attestations: list[str]  # verbatim signed statements
 
 
-class PlannedJobRow(_Record, frozen=True, kw_only=True):
-    job_idx: Count
-    rep: Count
-    cell: str
-    block_idx: Count
-    order_idx: Count
+class PlannedJobRow(_Place, frozen=True, kw_only=True):
     arm: str
-    role: Literal["reference", "measured", "warmup"]
     max_new_tokens: Count
 
 
@@ -250,6 +249,7 @@ class CellRow(_Record, frozen=True, kw_only=True):
     kind: Literal["draftable", "novel"]
     max_new_tokens: Count
     prompt_digest: Digest
+    group: str | UnsetType = UNSET  # what cells of one kind share in the tables; else its name
 
 
 class Plan(_Record, frozen=True, kw_only=True):
@@ -293,7 +293,7 @@ class Study(_Record, frozen=True, kw_only=True):
 class Signature(_Record, frozen=True, kw_only=True):
     """The detached signature `<name>.sig.json` beside `<name>.json`."""
 
-    schema: Literal["longhaul-signature/1"] = SIGNATURE_SCHEMA
+    schema: Literal["longhaul-signature/1"] = "longhaul-signature/1"
     key_id: Hex
     type: str  # schema of the signed document
     sha256: Digest  # of the exact bytes

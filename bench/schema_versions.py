@@ -7,11 +7,32 @@ missing one is named. Must never know how a document is read, signed or judged.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from bench.schema import Plan, Receipt
+from bench.schema import (
+    CellRow,
+    FrameRow,
+    HopRow,
+    Plan,
+    Receipt,
+    RingConfig,
+    StageObserved,
+    Timing,
+)
+
+VERSIONS = (1, 2, 3)
+# Fields that came with version 3; every other one that may be missing came with version 2.
+_SINCE_3: Mapping[type[msgspec.Struct], tuple[str, ...]] = {
+    FrameRow: ("frontier", "draft_ns"),
+    RingConfig: ("max_kv_size",),
+    StageObserved: ("max_kv_size",),
+    Timing: ("prepare_ns",),
+    HopRow: ("codec_ns", "seal_ns"),
+    CellRow: ("group",),
+}
+SOURCES_SINCE_3 = ("filler", "oracle")  # of a frame's drafts
 
 
 def version_of(document: Receipt | Plan) -> int:
@@ -21,19 +42,23 @@ def version_of(document: Receipt | Plan) -> int:
 
 def version_defects(document: Receipt | Plan) -> Iterator[str]:
     """Fields that a document has and its version has not, or the other way round."""
-    is_first = version_of(document) == 1
+    version = version_of(document)
     for where, record in _records(document, "$"):
-        for name in later_fields(type(record)):
-            if (getattr(record, name) is msgspec.UNSET) != is_first:
-                fault = "is no field" if is_first else "is missing: a field"
+        for name, since in later_fields(type(record)).items():
+            is_missing = getattr(record, name) is msgspec.UNSET
+            if is_missing != (version < since):
+                fault = "is missing: a field" if is_missing else "is no field"
                 yield f"{where}.{name} {fault} of {document.schema}"
+        if version < 3 and isinstance(record, FrameRow) and record.source in SOURCES_SINCE_3:
+            yield f"{where}.source {record.source!r} is none of {document.schema}"
 
 
 @functools.cache
-def later_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Fields of a struct that came with version 2."""
+def later_fields(kind: type[msgspec.Struct]) -> dict[str, int]:
+    """Fields of a struct that version 1 has not, with the version that they came with."""
     fields = msgspec.structs.fields(kind)
-    return tuple(field.name for field in fields if field.default is msgspec.UNSET)
+    optional = [field.name for field in fields if field.default is msgspec.UNSET]
+    return {name: 3 if name in _SINCE_3.get(kind, ()) else 2 for name in optional}
 
 
 def _records(value: object, where: str) -> Iterator[tuple[str, msgspec.Struct]]:

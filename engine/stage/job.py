@@ -17,6 +17,7 @@ from engine.errors import ConfigError, JobError, RemoteProtocolError
 from engine.model.sampling import SamplingParams, sample_ids
 from engine.numeric import NUMERIC_CONFIGS
 from engine.stage.executor import Executor
+from engine.transport.connection import WireTime
 from engine.transport.hidden_wire import pack_states, unpack_states
 from engine.transport.message import (
     REPLIES,
@@ -57,6 +58,16 @@ class Report:
     """Send this to the coordinator on the control link."""
 
     message: AnyMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What a stage's queue and links have to tell when a job closes."""
+
+    num_dropped: int  # frames of the job that the queue dropped
+    num_pending: int  # frames of the job still queued
+    num_stray: int  # messages dropped on the links since the last job
+    wire_time: WireTime  # on the ring's links in the job
 
 
 Outgoing = Forward | Report
@@ -182,26 +193,20 @@ class StageJob:
         )
         return [self._next_frame(verify, answer, onward, span)]
 
-    def on_attest(
-        self, attest: Attest, num_dropped: int, num_pending: int, num_stray: int
-    ) -> list[Outgoing]:
-        """Close the job: pass on, then state what was done.
-
-        Args:
-            num_dropped: frames of the job that the queue dropped.
-            num_pending: frames of the job still queued here.
-            num_stray: messages dropped on this stage's links since the last job.
-        """
+    def on_attest(self, attest: Attest, outside: Outside) -> list[Outgoing]:
+        """Close the job: pass on, then state what was done."""
         known = attest.job == self._job
         statement = Statement(
             job=attest.job,
             stage_idx=self._identity.stage_idx,
             frames_sent=self._frames_sent if known else 0,
             bytes_sent=self._bytes_sent if known else 0,
-            stale_dropped=self._stale_dropped + num_dropped,
+            stale_dropped=self._stale_dropped + outside.num_dropped,
             stale_computed=self._stale_computed,
-            pending_frames=num_pending,
-            uncorrelated=self._uncorrelated + num_stray,
+            pending_frames=outside.num_pending,
+            uncorrelated=self._uncorrelated + outside.num_stray,
+            codec_ns=outside.wire_time.codec_ns,
+            seal_ns=outside.wire_time.seal_ns,
         )
         passed_on: list[Outgoing] = [] if self._executor.is_last else [Forward(attest, {})]
         return [*passed_on, Report(statement)]

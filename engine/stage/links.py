@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from engine.errors import ConfigError, LinkClosedError
 from engine.stage.config import Successor
-from engine.transport.connection import Received
+from engine.transport.connection import Received, WireTime
 from engine.transport.credentials import Credentials
 from engine.transport.introduce import answer_callers, call
 from engine.transport.link import Link, Listener, read_in_background
@@ -88,6 +88,12 @@ class StageLinks:
         if link is None:
             raise LinkClosedError(f"{self._credentials.node_id} has no {role} link now")
         return link
+
+    def take_wire_time(self) -> WireTime:
+        """Time spent packing and sealing on the ring's links, those of now, since the last call."""
+        with self._lock:
+            ring_links = [self._links.get(role) for role in ("input", self.onward_role)]
+        return sum((link.take_wire_time() for link in ring_links if link), WireTime())
 
     def take_num_stray(self) -> int:
         """How many messages were dropped since the last call."""

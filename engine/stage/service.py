@@ -20,7 +20,7 @@ from engine.source import engine_source_digest
 from engine.stage.config import StageConfig, StageReady, Successor
 from engine.stage.executor import DecoderExecutor, Executor
 from engine.stage.frame_queue import FrameQueue, Queued
-from engine.stage.job import Forward, Outgoing, StageIdentity, StageJob
+from engine.stage.job import Forward, Outgoing, Outside, StageIdentity, StageJob
 from engine.stage.links import StageLinks
 from engine.transport.connection import Received
 from engine.transport.credentials import Credentials
@@ -88,14 +88,18 @@ class StageService:
                 message, item.received.tensors, item.read_ns, self._queue.is_stale
             )
         if isinstance(message, Reset):
+            self._links.take_wire_time()  # what was before is not the job's
             outgoing = self._job.on_reset(message)
             self._links.dial_onward()  # a link lost in an earlier job is opened again here
             return outgoing
         if isinstance(message, Attest):
-            num_dropped = self._queue.take_num_dropped(message.job)
-            num_pending = self._queue.num_pending(message.job)
-            num_stray = self._links.take_num_stray()
-            return self._job.on_attest(message, num_dropped, num_pending, num_stray)
+            outside = Outside(
+                num_dropped=self._queue.take_num_dropped(message.job),
+                num_pending=self._queue.num_pending(message.job),
+                num_stray=self._links.take_num_stray(),
+                wire_time=self._links.take_wire_time(),
+            )
+            return self._job.on_attest(message, outside)
         raise LocalProtocolError(f"{type(message).__name__} in the frame queue")
 
     def _dispatch(self, outgoing: Outgoing) -> None:

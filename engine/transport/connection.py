@@ -9,7 +9,7 @@ so a payload is never copied. Must never know sockets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -37,6 +37,25 @@ class Received:
     num_bytes: int  # of the frame on the wire, header and tag included
 
 
+@dataclass(frozen=True, slots=True)
+class WireTime:
+    """Where a connection's processor time went."""
+
+    codec_ns: int = 0  # messages to bytes and back
+    seal_ns: int = 0  # sealing and opening
+
+    def __add__(self, other: WireTime) -> WireTime:
+        return WireTime(self.codec_ns + other.codec_ns, self.seal_ns + other.seal_ns)
+
+    def __sub__(self, other: WireTime) -> WireTime:
+        return WireTime(self.codec_ns - other.codec_ns, self.seal_ns - other.seal_ns)
+
+
+def no_clock() -> int:
+    """The clock of a connection that nobody times."""
+    return 0
+
+
 def finish_frame(kind: int, buffer: bytearray, payload_len: int, sealer: FrameSealer) -> memoryview:
     """Write the header and seal in place.
 
@@ -59,6 +78,11 @@ class Connection:
         peer: who is at the other end, for errors.
         direction: the way of received frames, such as "stage-0 -> stage-1 (input)".
         max_payload_len: of received frames, tag included; small for strangers.
+        clock: ns, any origin; for `sending` and `receiving`, nothing else.
+
+    Attributes:
+        sending, receiving: time spent since the connection began; each is written by the one thread
+            that sends or receives.
     """
 
     def __init__(
@@ -66,8 +90,12 @@ class Connection:
         peer: str = "an unnamed peer",
         direction: str = "",
         max_payload_len: int = MAX_PAYLOAD_LEN,
+        clock: Callable[[], int] = no_clock,
     ) -> None:
         self.max_payload_len = max_payload_len
+        self.sending = WireTime()
+        self.receiving = WireTime()
+        self._clock = clock
         self._peer = peer
         self._direction = direction
         self._protected = PLAIN.protected
@@ -116,8 +144,12 @@ class Connection:
     ) -> memoryview:
         """Encode one message; returns the frame's bytes."""
         self._check_alive()
+        begun_ns = self._clock()
         kind, buffer, payload_len = encode_message_frame(message, tensors)
-        return finish_frame(kind, buffer, payload_len, self._sealer)
+        encoded_ns = self._clock()
+        frame = finish_frame(kind, buffer, payload_len, self._sealer)
+        self.sending += WireTime(encoded_ns - begun_ns, self._clock() - encoded_ns)
+        return frame
 
     def send_payload(self, raw_kind: int, payload: bytes | memoryview) -> memoryview:
         """Frame a payload that somebody else encoded and keeps: it is copied once, into the frame.
@@ -192,10 +224,13 @@ class Connection:
         return self._open(body)
 
     def _open(self, body: bytearray) -> Received:
+        begun_ns = self._clock()
         try:
             payload = self._opener.open(memoryview(self._header), memoryview(body))
         except SealBrokenError:
             raise FrameRejected(self._peer, self._direction) from None
+        opened_ns = self._clock()
         kind = interpret_kind(self._raw_kind, authenticated=self._protected)
         message, tensors = decode_payload(kind, payload)
+        self.receiving += WireTime(self._clock() - opened_ns, opened_ns - begun_ns)
         return Received(message, tensors, HEADER_LEN + len(body))

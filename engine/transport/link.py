@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from engine.errors import LinkClosedError, LocalProtocolError, RemoteProtocolError
-from engine.transport.connection import Connection, Received
+from engine.transport.connection import Connection, Received, WireTime
 from engine.transport.frame import MAX_PAYLOAD_LEN
 from engine.transport.handshake import Established
 from engine.transport.message import AnyMessage
@@ -50,13 +50,20 @@ class Link:
         self.peer = peer
         self.peer_may_send: MessageTypes = ()  # by role, once introduced
         self._sock = sock
-        self._connection = Connection(max_payload_len=HELLO_MAX_LEN)
+        self._connection = Connection(max_payload_len=HELLO_MAX_LEN, clock=time.monotonic_ns)
+        self._taken = WireTime()  # what `take_wire_time` has told already
         self._send_lock = threading.Lock()
         self._outbox = Outbox()
         self._writer: threading.Thread | None = None  # started by the first send that has to wait
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         _configure(sock)
+
+    def take_wire_time(self) -> WireTime:
+        """Time spent on this link's frames, both ways, since the last call."""
+        total = self._connection.sending + self._connection.receiving
+        spent, self._taken = total - self._taken, total
+        return spent
 
     def send(self, message: AnyMessage, tensors: Mapping[str, torch.Tensor] | None = None) -> int:
         """Send one message; returns when the kernel or the outbox has it.

@@ -12,7 +12,7 @@ import msgspec
 
 from engine.transport.frame import Kind
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 REPLIES = ("ids", "logits")  # what the last stage may be asked to answer with
 
 
@@ -190,6 +190,8 @@ class Statement(Message, frozen=True, kw_only=True):
     stale_computed: int
     pending_frames: int  # frames of the job still queued here: always 0
     uncorrelated: int  # messages this stage dropped because nobody was entitled to send them
+    codec_ns: int  # packing and unpacking messages on its ring links, during the job
+    seal_ns: int  # sealing and opening frames there
     signed: str = ""  # signed statement, when attestation is on
 
 

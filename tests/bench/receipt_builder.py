@@ -40,7 +40,7 @@ from bench.schema import (
     StageObserved,
     Timing,
 )
-from engine.coordinator.policy import make_policy
+from engine.coordinator.policies import make_policy
 from engine.coordinator.records import Arrival, FrameRecord, RequestDraft, RoundLimits, SendFrame
 from engine.coordinator.rounds import RoundMachine
 from engine.draft.drafter import NO_DRAFT, Draft
@@ -92,6 +92,7 @@ RING = RingConfig(
     profile_digest=digest_of("profile"),
     suite="chacha20-poly1305",
     kernel="invented",
+    max_kv_size=0,
 )
 AR_RING = msgspec.structs.replace(
     RING, num_stages=1, layer_plan=[(0, NUM_LAYERS)], suite="aes-256-gcm"
@@ -129,7 +130,13 @@ def make_plan(commit: str = "0" * 40) -> Plan:
         null_pairs={"null": "chain-k4"},
         arms={arm: job_config(arm, max(MAX_NEW_TOKENS.values())) for arm in ARMS},
         cells=[
-            CellRow(name=name, kind="novel", max_new_tokens=budget, prompt_digest=digest_of(name))
+            CellRow(
+                name=name,
+                kind="novel",
+                max_new_tokens=budget,
+                prompt_digest=digest_of(name),
+                group=name,
+            )
             for name, budget in MAX_NEW_TOKENS.items()
         ],
         reps=NUM_REPS,
@@ -235,6 +242,7 @@ def observed_stages(plan: Plan, arm: str) -> list[StageObserved]:
             source_digest=plan.build.engine_digest,
             kernel=plan.ring.kernel,
             num_threads=1,
+            max_kv_size=0,
         )
         for stage_idx, (start, end) in enumerate(plan.ring_of(arm).layer_plan)
     ]
@@ -262,9 +270,15 @@ def counters_of(machine: RoundMachine, rows: list[FrameRow], num_stages: int) ->
     lost = [row for row in rows if row.outcome == "stale"]
     sizes = [HIDDEN_BYTES] * (num_stages - 1) + [REPLY_BYTES]
     sent_bytes = sum(row.sent_bytes for row in rows)
-    hops = [HopRow(sender="coordinator", frames=len(rows), bytes=sent_bytes)]
+    hops = [HopRow(sender="coordinator", frames=len(rows), bytes=sent_bytes, codec_ns=5, seal_ns=7)]
     hops += [
-        HopRow(sender=f"stage-{idx}", frames=len(rows), bytes=len(rows) * size)
+        HopRow(
+            sender=f"stage-{idx}",
+            frames=len(rows),
+            bytes=len(rows) * size,
+            codec_ns=11,
+            seal_ns=13,
+        )
         for idx, size in enumerate(sizes)
     ]
     return Counters(
@@ -289,6 +303,7 @@ def timing_of(rows: list[FrameRow], end_ns: int) -> Timing:
         last_commit_ns=commits[-1],
         end_ns=end_ns,
         draft_ns=0,
+        prepare_ns=0,
     )
 
 

@@ -109,6 +109,26 @@ def drop_hop(tree: dict) -> None:
 
 # name -> (change of receipt BASE or TALK, rule): edited and signed again, so only the rule can tell
 EDITS: dict[str, tuple[int, Callable[[dict], object], str]] = {
+    "a frame that knew what was not read yet": (
+        BASE,
+        lambda tree: add_to(drafted(tree), "frontier", 40),
+        "frames",
+    ),
+    "a frame that knew less than one before it": (
+        BASE,
+        lambda tree: tree["frames"][-1].update(frontier=len(tree["prompt_ids"])),
+        "frames",
+    ),
+    "drafting that took longer than it did in all": (
+        BASE,
+        lambda tree: add_to(drafted(tree), "draft_ns", 10**9),
+        "timing",
+    ),
+    "a stage with another cache": (
+        BASE,
+        lambda tree: add_to(tree["stages"][1], "max_kv_size", 64),
+        "stages",
+    ),
     "sum of committed": (BASE, lambda t: add_to(first(t, "applied"), "committed_len", 1), "frames"),
     "commit moved": (BASE, move_commit, "frames"),
     "tested above a + 1": (BASE, lambda t: add_to(drafted(t), "tested_len", 2), "frames"),
@@ -247,7 +267,7 @@ def test_edited_and_signed_again(experiment: SmallExperiment, name: str) -> None
     assert (f"receipts/{job_idx:04d}.json", rule) in named, named
 
 
-def resign(path: Path, body: bytes, identity: Identity, kind: str = "longhaul-receipt/2") -> None:
+def resign(path: Path, body: bytes, identity: Identity, kind: str = "longhaul-receipt/3") -> None:
     """Sign bytes that no writer of ours would write."""
     signature = {
         "key_id": identity.key_id,
@@ -321,7 +341,7 @@ def log_lines(e: SmallExperiment, change: Callable[[list[str]], list[str]]) -> N
 
 def wrong_type(e: SmallExperiment) -> None:
     path = e.path(BASE).with_name("0002.sig.json")
-    path.write_bytes(replace_in(path, b"longhaul-receipt/2", b"longhaul-plan/2"))
+    path.write_bytes(replace_in(path, b"longhaul-receipt/3", b"longhaul-plan/3"))
 
 
 def older_type(e: SmallExperiment) -> None:

@@ -21,7 +21,7 @@ from bench.receipt import (
     write_signed,
 )
 from bench.schema import Plan, Receipt, Signature
-from bench.schema_versions import version_defects
+from bench.schema_versions import VERSIONS, version_defects
 from engine.errors import ReceiptError
 from engine.trust.identity import Identity, load_public_keys
 from tests.bench.receipt_builder import make_plan, make_receipt
@@ -139,7 +139,7 @@ def test_unsigned_and_damaged_signatures(path: Path, identity: Identity) -> None
 def test_bytes_signed_as_another_type_are_refused(path: Path, identity: Identity) -> None:
     """Catches type confusion: a receipt's bytes signed as a plan, or as anything else, by a key
     that also signs other things. The type must be the one the reader wants."""
-    for type_name in ("longhaul-plan/2", "longhaul-receipt/1", "longhaul-study/1", "anything"):
+    for type_name in ("longhaul-plan/3", "longhaul-receipt/1", "longhaul-study/1", "anything"):
         resign(path, path.read_bytes(), identity, type_name)
         with pytest.raises(ReceiptError):
             load(path, identity)
@@ -181,8 +181,8 @@ def test_missing_document_is_told_like_any_other_defect(path: Path, identity: Id
         (b'"seed":"01"', b'"seed":"0x"'),
         (b'"seed":"01"', b'"seed":"\\u0030\\u0031"'),
         (b'"status":"ok"', b'"status":"fine"'),
-        (b'"schema":"longhaul-receipt/2"', b'"schema":"longhaul-receipt/3"'),
-        (b'"schema":"longhaul-receipt/2"', b'"schema":"longhaul-receipt/1"'),
+        (b'"schema":"longhaul-receipt/3"', b'"schema":"longhaul-receipt/4"'),
+        (b'"schema":"longhaul-receipt/3"', b'"schema":"longhaul-receipt/1"'),
         (b'"reply":"ids"', b'"reply":"text"'),
         (b'"reply":"ids"', b'"reply":null'),
     ],
@@ -192,7 +192,7 @@ def test_signed_but_not_strict(path: Path, identity: Identity, old: bytes, new: 
     of the same value."""
     body = path.read_bytes()
     assert old in body
-    resign(path, body.replace(old, new, 1), identity, "longhaul-receipt/2")
+    resign(path, body.replace(old, new, 1), identity, "longhaul-receipt/3")
     with pytest.raises(ReceiptError, match=r"0000\.json"):
         load(path, identity)
 
@@ -272,16 +272,30 @@ def test_committed_schemas_are_generated() -> None:
             assert required == set(definition["properties"]), (name, title)
 
 
-def test_each_schema_has_the_fields_of_its_version_only() -> None:
-    """Catches one lenient schema for two versions."""
-    one, two = (json.loads(json_schemas()[f"receipt-v{n}.json"])["$defs"] for n in (1, 2))
-    assert two.keys() - one.keys() == {"HopRow", "SamplingRow"}
+def added_fields(older: dict, newer: dict) -> dict[str, set[str]]:
     added = {
-        name: set(definition["properties"]) - set(one[name]["properties"])
-        for name, definition in two.items()
-        if name in one
+        name: set(definition["properties"]) - set(older[name]["properties"])
+        for name, definition in newer.items()
+        if name in older
     }
-    assert {name: fields for name, fields in added.items() if fields} == {
+    return {name: fields for name, fields in added.items() if fields}
+
+
+def test_each_schema_has_the_fields_of_its_version_only() -> None:
+    """Catches one lenient schema for all versions."""
+    one, two, three = (json.loads(json_schemas()[f"receipt-v{n}.json"])["$defs"] for n in VERSIONS)
+    assert two.keys() - one.keys() == {"HopRow", "SamplingRow"}
+    assert added_fields(two, three) == {
+        "CellRow": {"group"},
+        "FrameRow": {"frontier", "draft_ns"},
+        "HopRow": {"codec_ns", "seal_ns"},
+        "RingConfig": {"max_kv_size"},
+        "StageObserved": {"max_kv_size"},
+        "Timing": {"prepare_ns"},
+    }
+    sources = [set(tree["FrameRow"]["properties"]["source"]["enum"]) for tree in (one, two, three)]
+    assert sources[0] == sources[1] == sources[2] - {"filler", "oracle"}
+    assert added_fields(one, two) == {
         "Counters": {"bytes_on_wire", "hops", "stages_uncorrelated"},
         "JobConfig": {"reply", "sampling"},
         "LinkRow": {"payload_bytes", "payload_rtt_ns", "idle_payload_rtt_ns"},
@@ -291,26 +305,37 @@ def test_each_schema_has_the_fields_of_its_version_only() -> None:
     assert one["Plan"]["properties"]["schema"]["enum"] == ["longhaul-plan/1"]
 
 
-def test_the_committed_experiment_of_version_1_is_read_byte_for_byte() -> None:
+@pytest.mark.parametrize(("experiment", "version"), [("decode", 1), ("seal", 2)])
+def test_committed_experiments_of_older_versions_are_read_byte_for_byte(
+    experiment: str, version: int
+) -> None:
     """Catches a new schema that cannot read, or would rewrite, what was signed before."""
-    folder = REPOSITORY / "receipts" / "decode"
+    folder = REPOSITORY / "receipts" / experiment
     keys = load_public_keys(REPOSITORY / "receipts" / "keys")
     plan, body = load_signed(folder / "plan.json", Plan, keys)
-    assert canonical_bytes(plan) == body and plan.schema == "longhaul-plan/1"
-    assert list(version_defects(plan)) == [] and plan.ring_of("chain-k8") == plan.ring
+    assert canonical_bytes(plan) == body and plan.schema == f"longhaul-plan/{version}"
+    assert list(version_defects(plan)) == [] and plan.ring_of("ar") == plan.ring
     for path in sorted((folder / "receipts").glob("*[0-9].json"))[:8]:
         old, body = load_signed(path, Receipt, keys)
-        assert canonical_bytes(old) == body and old.schema == "longhaul-receipt/1"
+        assert canonical_bytes(old) == body and old.schema == f"longhaul-receipt/{version}"
         assert list(version_defects(old)) == []
 
 
 def test_versions_are_not_mixed(receipt: Receipt) -> None:
-    """Catches a field of version 2 that is missing there, or that sits in version 1."""
+    """Catches a field of a later version in an earlier one, or one that is missing in its own."""
     assert list(version_defects(receipt)) == [] == list(version_defects(make_plan()))
     old = msgspec.structs.replace(receipt, schema="longhaul-receipt/1")
-    assert len(list(version_defects(old))) == 4 + 3 + 3 * len(receipt.links)
+    since_2 = 4 + 3 + 3 * len(receipt.links)
+    hops, stages = len(receipt.counters.hops), len(receipt.stages)
+    since_3 = 2 * len(receipt.frames) + 2 * hops + stages + 2
+    assert len(list(version_defects(old))) == since_2 + since_3
+    middle = msgspec.structs.replace(receipt, schema="longhaul-receipt/2")
+    assert len(list(version_defects(middle))) == since_3
+    oracle = msgspec.structs.replace(receipt.frames[1], source="oracle")
+    guessed = msgspec.structs.replace(middle, frames=[oracle])
+    assert "$.frames[0].source 'oracle' is none of longhaul-receipt/2" in version_defects(guessed)
     counters = msgspec.structs.replace(receipt.counters, hops=msgspec.UNSET)
     lacking = msgspec.structs.replace(receipt, counters=counters)
     assert list(version_defects(lacking)) == [
-        "$.counters.hops is missing: a field of longhaul-receipt/2"
+        "$.counters.hops is missing: a field of longhaul-receipt/3"
     ]

@@ -25,14 +25,16 @@ def statement(stage_idx: int, frames_sent: int, bytes_sent: int) -> Statement:
         stale_computed=2,
         pending_frames=0,
         uncorrelated=stage_idx + 3,
+        codec_ns=stage_idx + 20,
+        seal_ns=stage_idx + 30,
     )
 
 
 def frame(sent_bytes: int) -> FrameRecord:
     return FrameRecord(
         epoch=0, start=0, positions_len=1, sent_len=0, draft_len=0, accepted_len=0, tested_len=0,
-        committed_len=1, outcome="prefill", source="prefill", match_len=0, in_flight=1, sent_ns=1,
-        received_ns=2, sent_bytes=sent_bytes, received_bytes=5,
+        committed_len=1, outcome="prefill", source="prefill", match_len=0, in_flight=1, frontier=0,
+        sent_ns=1, received_ns=2, sent_bytes=sent_bytes, received_bytes=5,
     )  # fmt: skip
 
 
@@ -83,7 +85,7 @@ def test_a_stage_that_stated_nothing_has_no_row() -> None:
 def test_a_receipt_holds_every_field_of_its_version() -> None:
     """Catches a lever, a link fact or a counter that the harness forgets to write."""
     made = receipt_of(JobResult(frames=[frame(40)]), "logits-s2")
-    assert made.schema == "longhaul-receipt/2"
+    assert made.schema == "longhaul-receipt/3"
     assert list(version_defects(made)) == []
     assert made.requested.reply == "logits"
     assert msgspec.to_builtins(made.requested.sampling) == {

@@ -9,7 +9,8 @@ from oracle_ring import HIDDEN_LEN, VOCAB_SIZE, OracleExecutor, repetitive_truth
 
 from engine.coordinator.job import make_levers
 from engine.numeric import NUMERIC_CONFIGS
-from engine.stage.job import Forward, Report, StageIdentity, StageJob
+from engine.stage.job import Forward, Outside, Report, StageIdentity, StageJob
+from engine.transport.connection import WireTime
 from engine.transport.message import (
     Attest,
     JobErrorReport,
@@ -46,7 +47,9 @@ def feed(
 
 
 def statement(job: StageJob) -> Statement:
-    *_, report = job.on_attest(Attest(job=7, epoch=1), 0, 0, 2)
+    *_, report = job.on_attest(
+        Attest(job=7, epoch=1), Outside(0, 0, 2, WireTime(codec_ns=5, seal_ns=7))
+    )
     assert isinstance(report, Report) and isinstance(report.message, Statement)
     return report.message
 
