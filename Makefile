@@ -18,7 +18,9 @@ STAMP := $(VENV)/.stamp
 SANS_IO := $(addprefix engine/transport/,frame.py message.py tensor.py codec.py seal.py noise.py \
     credentials.py refusal.py handshake.py connection.py hidden_wire.py roles.py outbox.py \
     limited_log.py) \
-  $(addprefix engine/coordinator/,rounds.py flight.py records.py policy.py) engine/model/sampling.py
+  $(addprefix engine/coordinator/,rounds.py flight.py records.py draft_requests.py policy.py \
+    policies.py planner.py survival.py ring_cost.py) \
+  $(addprefix engine/draft/,drafter.py ngram.py ready.py filled.py) engine/model/sampling.py
 RECEIPTS_FLAG := $(if $(RECEIPTS),--receipts "$(RECEIPTS)",)
 
 .PHONY: help
@@ -68,7 +70,7 @@ check: $(STAMP) ## check the committed experiments, or RECEIPTS=dir, for anythin
 
 .PHONY: speed
 speed: $(STAMP) ## one process against the transformers library; a ring of four against one process
-	$(PYTHON) -m bench.peers.transformers_speed
+	$(PYTHON) -m bench.studies.cpu_speed
 	$(PYTHON) -m bench.studies.ring_overhead
 
 ##@ Evidence (from receipts only: once .venv stands, no model and no network)
@@ -95,7 +97,7 @@ lint: $(STAMP) ## ruff, and mypy strict on the cores
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy --strict $(SANS_IO) engine/trust engine/errors.py bench/schema.py bench/receipt.py \
-	  bench/schema_versions.py bench/json_schema.py
+	  bench/schema_versions.py bench/json_schema.py bench/ring_model.py bench/replay.py bench/bounds.py
 
 .PHONY: schema
 schema: $(STAMP) ## write receipts/schema from the structs

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import host
+from bench import host, prior, replay_cli
 from bench.experiments import EXPERIMENTS, choose_cells, get_experiment, get_scale
 from bench.folders import choose_store
 from bench.plan import Selection, check_selection, host_kernel, make_plan
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--reps", type=int, help="default: the scale's")
         command.add_argument("--max-new-tokens", type=int, help="cap on every cell's budget")
         command.add_argument("--profile", help="link profile, name or file")
-        command.add_argument("--stages", type=int, default=defaults.NUM_STAGES)
+        command.add_argument("--stages", type=int)
         command.add_argument("--suite", default=defaults.SUITE, help="seals the frames, or plain")
         command.add_argument("--threads", type=int, default=0, help="per stage; 0: all cores")
         command.add_argument("--seed", type=int, default=1)
@@ -69,6 +69,11 @@ def _parser() -> argparse.ArgumentParser:
         "check", help="find everything wrong with an experiment, or a folder of study records"
     )
     checking.add_argument("folder", type=Path)
+    replay_cli.add_arguments(
+        commands.add_parser("replay", help="try any policy on recorded texts, on a modelled ring")
+    )
+    prior_cli = commands.add_parser("prior", help="fit the planner's prior on recorded texts")
+    prior_cli.add_argument("folders", type=Path, nargs="+")
     showing = commands.add_parser("show", help="explain receipts and study records")
     showing.add_argument("receipts", type=Path, nargs="+")
     return parser
@@ -111,15 +116,17 @@ def _select(asked: argparse.Namespace) -> Selection:
 
 
 def _ring_config(asked: argparse.Namespace, profile: LinkProfile, files: ModelFiles) -> RingConfig:
-    profile.links(asked.stages)  # refuses a profile that lists links for another number of stages
+    num_stages = asked.stages or get_experiment(asked.experiment).num_stages
+    profile.links(num_stages)  # refuses a profile that lists links for another number of stages
     return RingConfig(
-        num_stages=asked.stages,
-        layer_plan=even_plan(files.config.num_layers, asked.stages),
-        threads_per_stage=RingSpec(asked.stages, asked.threads).num_threads(),
+        num_stages=num_stages,
+        layer_plan=even_plan(files.config.num_layers, num_stages),
+        threads_per_stage=RingSpec(num_stages, asked.threads).num_threads(),
         profile=profile.name,
         profile_digest=profile.digest,
         suite=suite_named(asked.suite).name,
         kernel=host_kernel("f32"),
+        max_kv_size=0,
     )
 
 
@@ -197,6 +204,11 @@ def main(arguments: list[str] | None = None) -> int:
             return run(asked, console)
         if asked.command == "plan":
             print(msgspec.json.format(msgspec.json.encode(_make_plan(asked)[0])).decode())
+            return 0
+        if asked.command == "replay":
+            return replay_cli.run_replay(asked, _keys(), console)
+        if asked.command == "prior":
+            print(prior.fit_folders(asked.folders, _keys()), end="")
             return 0
         if asked.command == "check":
             from bench import check

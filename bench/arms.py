@@ -15,8 +15,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from engine.defaults import DEPTH, DRAFT_LEN, DRAFTER, POLICY
+from bench.bounds import CLAIRVOYANT, ORACLE
+from engine.defaults import (
+    DEPTH,
+    DEPTH_MAX,
+    DRAFT_LEN,
+    DRAFT_LEN_MAX,
+    DRAFTER,
+    MIN_MATCH_LEN,
+    POLICY,
+)
 from engine.errors import unknown_name
+from engine.numeric import NUMERIC_CONFIGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +39,7 @@ class Arm:
         draft_len: k, or where an adaptive policy starts; 0 drafts nothing.
         depth: cap on frames in flight.
         drafter: name of the drafter; "none" is never called.
+        min_match_len: shortest suffix that the n-gram drafter believes.
         numeric_config: weights, wire dtype and kernels; outputs compare within one only.
         reply: what the last stage answers with, "ids" or "logits".
         suite: ring lever: what seals the frames; None: the run's default.
@@ -41,6 +52,7 @@ class Arm:
     draft_len: int
     depth: int
     drafter: str
+    min_match_len: int = MIN_MATCH_LEN
     numeric_config: str = "f32"
     reply: str = "ids"
     suite: str | None = None
@@ -73,13 +85,26 @@ def _chain(name: str, draft_len: int, description: str) -> Arm:
 BASE_ARM = f"chain-k{DRAFT_LEN}"
 # numeric configuration -> the arm whose output defines lossless
 REFERENCE_ARMS = {"f32": "ar", "fp8": "ar-fp8", "int4": "ar-int4"}
-LOSSY_WIRES = ("fp8",)  # numeric configurations whose output depends on the layer plan
+# Numeric configurations whose output depends on the layer plan: stages compute in f32, so any other
+# wire rounds.
+LOSSY_WIRES = tuple(name for name, config in NUMERIC_CONFIGS.items() if config.wire != "f32")
 # null arm -> the arm it repeats
 NULL_PAIRS = {"null": BASE_ARM, "null-ar": "ar", "null-seal": "seal-none"}
 FRAME_STAGES = (1, 2, 3, 4)  # rings on which frames a traversal are counted
 
 _AR = _autoregressive("ar", "One token a traversal: no drafts, one frame in flight.")
 _BASE = _chain(BASE_ARM, DRAFT_LEN, f"Frames of {DRAFT_LEN} n-gram drafts, {DEPTH} in flight.")
+
+
+def _planned(name: str, policy: str, drafter: str, description: str) -> Arm:
+    return Arm(
+        name=name,
+        policy=policy,
+        draft_len=DRAFT_LEN_MAX,
+        depth=DEPTH_MAX,
+        drafter=drafter,
+        description=description,
+    )
 
 
 def _sealed(name: str, suite: str, description: str) -> Arm:
@@ -113,6 +138,44 @@ ARMS: dict[str, Arm] = {
             drafter=DRAFTER,
             description="8 drafts; 16 after a frame that fully accepted or accepted at least 6.",
         ),
+        replace(
+            _BASE,
+            name="chain-m3",
+            min_match_len=3,
+            description=f"{BASE_ARM}, believing no match of fewer than 3 tokens.",
+        ),
+        replace(
+            _BASE, name="chain-k16-d8", draft_len=16, depth=8, description="16 drafts, 8 deep."
+        ),
+        replace(
+            _BASE, name="chain-k32-d8", draft_len=32, depth=8, description="32 drafts, 8 deep."
+        ),
+        Arm(
+            name="streak",
+            policy="streak",
+            policy_params={"cap": DRAFT_LEN_MAX, "up": 6},
+            draft_len=DRAFT_LEN,
+            depth=DEPTH,
+            drafter=DRAFTER,
+            description="8 drafts, doubled after each frame that fully accepted, up to 64.",
+        ),
+        _planned("planner", "planner", DRAFTER, "Length and depth by expected tokens a second."),
+        _planned(
+            CLAIRVOYANT,
+            CLAIRVOYANT,
+            DRAFTER,
+            "A bound, no claim: the planner, told which drafts the target will accept.",
+        ),
+        _planned(ORACLE, CLAIRVOYANT, ORACLE, "A bound, no claim: perfect drafts."),
+        Arm(
+            name="accept-k8",
+            policy="fixed-k",
+            draft_len=8,
+            depth=1,
+            drafter="ngram-filled",
+            min_match_len=1,
+            description="Always 8 drafts, one frame in flight: for the tests of acceptance.",
+        ),
         _sealed("seal-none", "plain", f"{BASE_ARM} on a ring whose frames are not protected."),
         _sealed("null-seal", "plain", "seal-none under another name: the noise band."),
         _sealed("seal-chacha", "chacha20-poly1305", f"{BASE_ARM} sealed by ChaCha20-Poly1305."),
@@ -141,6 +204,19 @@ DECODE_ARMS = ("ar", "null-ar", BASE_ARM, "null", "chain-k16", "two-state")
 SEAL_ARMS = ("seal-none", "null-seal", "seal-chacha", "seal-aes")
 FP8_ARMS = ("ar", "null-ar", "ar-fp8", BASE_ARM, "null", "chain-fp8")
 INT4_ARMS = ("ar", "null-ar", "ar-int4", BASE_ARM, "null", "chain-int4")
+PLANNER_ARMS = (
+    "ar",
+    "null-ar",
+    BASE_ARM,
+    "null",
+    "chain-m3",
+    "two-state",
+    "chain-k16-d8",
+    "chain-k32-d8",
+    "planner",
+    CLAIRVOYANT,
+    ORACLE,
+)
 FRAME_ARMS = tuple(f"{reply}-s{n}" for reply in ("ids", "logits") for n in FRAME_STAGES)
 
 

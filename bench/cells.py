@@ -19,6 +19,7 @@ from bench.toml_file import read_named
 from engine.errors import ConfigError, unknown_name
 
 CELLS_DIR = Path(__file__).resolve().parent / "cells"
+STUDY_DIR = CELLS_DIR / "acceptance"  # a folder a group
 PROMPTS_DIR = Path(__file__).resolve().parent / "prompts"
 
 
@@ -58,9 +59,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         is_quick: part of the short run.
         messages: role and full content, prompt files filled in.
         tools: tool schemas for the chat template; empty for most cells.
+        group: what it is counted with in tables; its own name if it stands alone.
     """
 
     name: str
+    group: str
     kind: Literal["draftable", "novel"]
     description: str
     max_new_tokens: int
@@ -111,6 +114,12 @@ def load_cells(names: Sequence[str] | None = None) -> dict[str, Cell]:
     return {cell.name: cell for cell in sorted(cells, key=lambda cell: (cell.kind, cell.name))}
 
 
+def study_cells() -> dict[str, Cell]:
+    """Load the prompts of the acceptance study, group by group."""
+    cells = [parse_cell(path) for path in sorted(STUDY_DIR.glob("*/*.toml"))]
+    return {cell.name: cell for cell in cells}
+
+
 def quick_cells() -> dict[str, Cell]:
     """Load the cells of the short run."""
     return {name: cell for name, cell in load_cells().items() if cell.is_quick}
@@ -129,6 +138,7 @@ def parse_cell(path: Path, prompts_dir: Path = PROMPTS_DIR) -> Cell:
     written = read_named(path, CellFile, "messages", MessageEntry)
     return Cell(
         name=written.name,
+        group=written.name if path.parent == CELLS_DIR else path.parent.name,
         kind=written.kind,
         description=written.description,
         max_new_tokens=written.max_new_tokens,

@@ -16,10 +16,10 @@ from bench.arms import (
     FP8_ARMS,
     FRAME_ARMS,
     INT4_ARMS,
-    NULL_PAIRS,
+    PLANNER_ARMS,
     SEAL_ARMS,
 )
-from bench.cells import Cell, load_cells, quick_cells
+from bench.cells import Cell, load_cells, quick_cells, study_cells
 from engine import defaults
 from engine.errors import unknown_name
 
@@ -28,44 +28,136 @@ from engine.errors import unknown_name
 class Scale:
     """How much of an experiment is run."""
 
-    cells: Literal["all", "quick"] | tuple[str, ...]
+    cells: Literal["all", "quick", "study"] | tuple[str, ...]
     max_new_tokens: int | None  # None: each cell's own budget
     reps: int
 
 
-@dataclass(frozen=True, slots=True)
+_FAILED_JOBS = "Failed jobs and jobs of a block whose reference failed; each is listed."
+_REFERENCES = "Reference jobs enter no speed."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
     """A registry entry.
 
     Attributes:
         base_arm: what the null arm repeats; None: nothing is timed, so no null is needed, and
             whoever reads the receipts must compare no speed.
+        scales: by name; what is committed was run as `full`.
+        num_stages: of the ring that arms do not leave.
+        alpha: level of the tests, as a decimal string.
     """
 
     name: str
     arms: tuple[str, ...]
     base_arm: str | None
-    null_pairs: Mapping[str, str]
     profile: str
     scales: Mapping[str, Scale]
     hypotheses: tuple[str, ...]
-    alpha: str
-    exclusions: tuple[str, ...]
+    num_stages: int = defaults.NUM_STAGES
+    alpha: str = "0.05"
+    exclusions: tuple[str, ...] = (_FAILED_JOBS, _REFERENCES)
 
 
-_FAILED_JOBS = "Failed jobs and jobs of a block whose reference failed; each is listed."
-_REFERENCES = "Reference jobs enter no speed."
+_QUICK = Scale(cells="quick", max_new_tokens=32, reps=1)
 _COUNTING = Scale(cells=("chat",), max_new_tokens=16, reps=1)
 
-EXPERIMENTS: Mapping[str, Experiment] = {
-    "decode": Experiment(
-        name="decode",
-        arms=tuple(DECODE_ARMS),
+_SPEED = "Primary metric: decode_tok_per_s, as paired log-ratios within a block."
+_DRAFTABLE = ("verbatim-long", "json-extraction", "quoting", "mixed")
+
+
+def _planner(name: str, profile: str, cells: tuple[str, ...] | None, num_stages: int) -> Experiment:
+    """The planner's A/B on one ring, on all cells or on some."""
+    draftable = [name for name in _DRAFTABLE if cells is None or name in cells]
+    return Experiment(
+        name=name,
+        arms=PLANNER_ARMS,
         base_arm=BASE_ARM,
-        null_pairs=dict(NULL_PAIRS),
+        profile=profile,
+        num_stages=num_stages,
+        scales={
+            "quick": _QUICK,
+            "full": Scale(cells=cells or "all", max_new_tokens=None, reps=4),
+        },
+        hypotheses=(
+            _SPEED,
+            "H1: planner decodes at 0.95 or more of the speed of clairvoyant on every cell.",
+            f"H2: over the cells {' and '.join(draftable)} planner decodes at 1.10 or more of the "
+            "speed of two-state, in geometric mean.",
+            "H3: planner is not slower than two-state on any cell beyond the null band (null "
+            "against chain-k8).",
+            "H4: every job is lossless.",
+            "H5: planner decodes verbatim-long at 12 times the speed of ar or more.",
+        ),
+    )
+
+
+_ENTRIES = (
+    _planner("planner", "wan-275", None, defaults.NUM_STAGES),
+    _planner("planner-eu", "eu-ring", ("verbatim-long", "mixed", "chat"), defaults.NUM_STAGES),
+    _planner("planner-six", "wan-275", ("verbatim-long", "mixed", "chat"), 6),
+    Experiment(
+        name="acceptance",
+        arms=("accept-k8",),
+        base_arm=None,
+        profile="loopback",
+        scales={
+            "quick": Scale(cells=("verbatim", "chat"), max_new_tokens=32, reps=1),
+            "full": Scale(cells="study", max_new_tokens=96, reps=1),
+        },
+        hypotheses=(
+            "H0: every drafted token is accepted independently with one probability until the "
+            "first refusal (greedy decoding, deterministic drafter: a model of the text).",
+            "Tests: depth_rise, serial_product, stream_runs, full_excess, between_requests and "
+            "context_e of analysis.iid on the pooled study, Holm over the applicable ones at "
+            "alpha; results by group of prompts are exploratory.",
+            "H1: H0 is rejected.",
+            "H2: match_e rejects that acceptance is independent of match length, with fillers and "
+            "without.",
+            "H3: every job is lossless.",
+            "Power, from at least 2000 simulated studies each, mean acceptance held: logit slope "
+            "per depth 0.05, 0.1, 0.2, 0.4; two regimes of plus or minus 0.25, 0.5, 1, 2 logit, "
+            "switch 0.2 a round; prompts beta with intraclass correlation 0.02, 0.05, 0.1, 0.2; "
+            "and a null row of each.",
+        ),
+        alpha="0.01",
+        exclusions=(
+            _FAILED_JOBS,
+            "A job that an error or a deadline ended enters context_e only.",
+            "Bits behind the first n of a request (DESIGN section 14) enter context_e only.",
+        ),
+    ),
+    Experiment(
+        name="two-state",
+        arms=("ar", "null-ar", BASE_ARM, "null", "two-state"),
+        base_arm=BASE_ARM,
+        profile="wan-275",
+        scales={
+            "quick": _QUICK,
+            "full": Scale(
+                cells=("verbatim-long", "summary", "reasoning", "chat"),
+                max_new_tokens=None,
+                reps=4,
+            ),
+        },
+        hypotheses=(
+            _SPEED,
+            "H1: two-state (8 or 16 drafts, up at 6) is faster than chain-k8 on verbatim-long "
+            "beyond the null band.",
+            "H2: two-state is neither faster nor slower than chain-k8 on summary, reasoning and "
+            "chat beyond the null band.",
+            "Reported: tokens per round and the share of rounds that asked for 16.",
+            "H3: every job is lossless.",
+        ),
+    ),
+    Experiment(
+        name="decode",
+        arms=DECODE_ARMS,
+        base_arm=BASE_ARM,
         profile=defaults.PROFILE,
         scales={
-            "quick": Scale(cells="quick", max_new_tokens=32, reps=1),
+            "quick": _QUICK,
             "full": Scale(cells="all", max_new_tokens=None, reps=4),
         },
         hypotheses=(
@@ -75,18 +167,15 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "H3: two-state is faster than chain-k8 on verbatim-long beyond the null band.",
             "H4: every job is lossless.",
         ),
-        alpha="0.05",
-        exclusions=(_FAILED_JOBS, _REFERENCES),
     ),
-    "seal": Experiment(
+    Experiment(
         name="seal",
         arms=SEAL_ARMS,
         base_arm="seal-none",
-        null_pairs=dict(NULL_PAIRS),
         profile="wan-275",
         scales={
-            "quick": Scale(cells="quick", max_new_tokens=32, reps=1),
-            "full": Scale(cells="quick", max_new_tokens=None, reps=6),
+            "quick": _QUICK,
+            "full": Scale(cells="quick", max_new_tokens=32, reps=6),
         },
         hypotheses=(
             "Primary metric: decode_tok_per_s, as paired log-ratios within a block to seal-none; "
@@ -95,18 +184,15 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "H2: over all cells, seal-aes decodes at 0.98 or more of the speed of seal-none.",
             "H3: every job is lossless.",
         ),
-        alpha="0.05",
-        exclusions=(_FAILED_JOBS, _REFERENCES),
     ),
-    "fp8": Experiment(
+    Experiment(
         name="fp8",
         arms=FP8_ARMS,
         base_arm=BASE_ARM,
-        null_pairs=dict(NULL_PAIRS),
         profile="wan-275",
         scales={
-            "quick": Scale(cells="quick", max_new_tokens=32, reps=1),
-            "full": Scale(cells="all", max_new_tokens=None, reps=4),
+            "quick": _QUICK,
+            "full": Scale(cells=("verbatim", "summary", "reasoning"), max_new_tokens=32, reps=4),
         },
         hypotheses=(
             "Primary metric: output ids; decode_tok_per_s, as paired log-ratios, is reported.",
@@ -116,17 +202,14 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "last sends, headers and tags included) have for each position sent at most 0.27 of "
             "the bytes that those of chain-k8 have.",
         ),
-        alpha="0.05",
-        exclusions=(_FAILED_JOBS, _REFERENCES),
     ),
-    "int4": Experiment(
+    Experiment(
         name="int4",
         arms=INT4_ARMS,
         base_arm=BASE_ARM,
-        null_pairs=dict(NULL_PAIRS),
         profile="loopback",
         scales={
-            "quick": Scale(cells="quick", max_new_tokens=32, reps=1),
+            "quick": _QUICK,
             "full": Scale(cells="quick", max_new_tokens=None, reps=4),
         },
         hypotheses=(
@@ -137,14 +220,11 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "cell.",
             "H3: every job is lossless within its numeric configuration.",
         ),
-        alpha="0.05",
-        exclusions=(_FAILED_JOBS, _REFERENCES),
     ),
-    "frames": Experiment(
+    Experiment(
         name="frames",
         arms=FRAME_ARMS,
         base_arm=None,
-        null_pairs={},
         profile="loopback",
         scales={"quick": _COUNTING, "full": _COUNTING},
         hypotheses=(
@@ -153,10 +233,11 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "and with logits.",
             "H2: every job is lossless.",
         ),
-        alpha="0.05",
         exclusions=(_FAILED_JOBS,),
     ),
-}
+)
+
+EXPERIMENTS: Mapping[str, Experiment] = {entry.name: entry for entry in _ENTRIES}
 
 
 def get_experiment(name: str) -> Experiment:
@@ -189,6 +270,8 @@ def choose_cells(scale: Scale, names: tuple[str, ...] | None) -> list[Cell]:
     """
     if names is None and scale.cells == "quick":
         return list(quick_cells().values())
+    if names is None and scale.cells == "study":
+        return list(study_cells().values())
     if names is None and scale.cells != "all":
         names = scale.cells
     return list(load_cells(names).values())

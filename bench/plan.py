@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 
 import msgspec
 
-from bench.arms import LOSSY_WIRES, get_arm, reference_arm
+from bench.arms import LOSSY_WIRES, NULL_PAIRS, get_arm, reference_arm
+from bench.bounds import STAND_INS
 from bench.cells import Cell
 from bench.experiments import Experiment
 from bench.schedule import make_schedule
@@ -65,16 +66,18 @@ def arm_levers(arm_name: str, max_new_tokens: int) -> Levers:
         ConfigError: unknown arm.
     """
     arm = get_arm(arm_name)
-    return make_levers(
-        policy=arm.policy,
+    levers = make_levers(
+        policy=STAND_INS.get(arm.policy, arm.policy),
         policy_params=arm.policy_params,
         draft_len=arm.draft_len,
         depth=arm.depth,
-        drafter=arm.drafter,
+        drafter=STAND_INS.get(arm.drafter, arm.drafter),
+        min_match_len=arm.min_match_len,
         max_new_tokens=max_new_tokens,
         numeric_config=arm.numeric_config,
         reply=arm.reply,
     )
+    return msgspec.structs.replace(levers, policy=arm.policy, drafter=arm.drafter)
 
 
 def job_config(arm_name: str, levers: Levers) -> JobConfig:
@@ -138,7 +141,7 @@ def check_selection(selection: Selection) -> None:
         raise ConfigError(f"reps is {selection.reps}; allowed: 1 or more")
     if experiment.base_arm is None:
         return  # nothing is timed
-    nulls = [null for null, of in experiment.null_pairs.items() if of == experiment.base_arm]
+    nulls = [null for null, of in NULL_PAIRS.items() if of == experiment.base_arm]
     missing = [name for name in (experiment.base_arm, *nulls) if name not in arms]
     if len(arms) > 1 and missing:
         raise ConfigError(
@@ -178,11 +181,7 @@ def make_plan(
         created=created,
         seed=f"{selection.seed:016x}",
         base_arm=experiment.base_arm or "",
-        null_pairs={
-            null: of
-            for null, of in experiment.null_pairs.items()
-            if null in selection.arms and of in arm_names
-        },
+        null_pairs=_null_pairs(selection, arm_names),
         arms={name: job_config(name, arm_levers(name, largest)) for name in arm_names},
         cells=cells,
         reps=selection.reps,
@@ -204,6 +203,7 @@ def _cell_rows(selection: Selection) -> list[CellRow]:
             kind=cell.kind,
             max_new_tokens=selection.budget(cell),
             prompt_digest=cell.prompt_digest,
+            group=cell.group,
         )
         for cell in selection.cells
     ]
@@ -213,6 +213,15 @@ def _all_arms(selection: Selection) -> list[str]:
     """The measured arms, and the reference arms that they need but that nobody measures."""
     needed = [reference_arm(get_arm(name).numeric_config).name for name in selection.arms]
     return list(dict.fromkeys([*selection.arms, *needed]))
+
+
+def _null_pairs(selection: Selection, arm_names: Sequence[str]) -> dict[str, str]:
+    """Null arm → the arm it repeats, where both have jobs; none where nothing is timed."""
+    if selection.experiment.base_arm is None:
+        return {}
+    return {
+        null: of for null, of in NULL_PAIRS.items() if null in selection.arms and of in arm_names
+    }
 
 
 def _check_layer_plans(rings: dict[str, RingConfig]) -> None:

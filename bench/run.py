@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 import psutil
 
 from bench.arms import get_arm
-from bench.cells import Cell, load_cells
+from bench.bounds import knowing
+from bench.cells import Cell, load_cells, study_cells
 from bench.plan import arm_levers
 from bench.record import JobFacts, Reference, Surroundings, make_receipt
 from bench.rings import RingSet, WarmRing, ring_key
@@ -60,7 +61,7 @@ class ExperimentRun:
         self._progress = progress
         # By block and numeric configuration; None: that reference failed.
         self._references: dict[tuple[int, str], Reference | None] = {}
-        self._cells: dict[str, Cell] = load_cells()
+        self._cells: dict[str, Cell] = {**load_cells(), **study_cells()}
         self._tokenizer: Tokenizer | None = None  # of the model that the rings run
 
     def remaining(self) -> list[PlannedJobRow]:
@@ -124,7 +125,8 @@ class ExperimentRun:
     def _result_of(self, facts: JobFacts, warm: WarmRing) -> JobResult:
         planned = facts.planned
         family = _family(planned.block_idx, planned.arm)
-        if planned.role != "reference" and self._references.get(family) is None:
+        reference = self._references.get(family)
+        if planned.role != "reference" and reference is None:
             detail = f"the {family[1]} reference job of block {planned.block_idx} failed"
             return JobResult(failure=JobError("reference_failed", detail))
         request = JobRequest(
@@ -133,6 +135,8 @@ class ExperimentRun:
             eos_ids=frozenset(warm.files.config.eos_ids),
             nonce=facts.nonce,
         )
+        if reference is not None:
+            request = knowing(request, reference.output_ids)
         return warm.session.run(request, lambda ids: self._progress.on_tokens(len(ids)))
 
     def _note_reference(self, receipt: Receipt, receipt_name: str) -> None:

@@ -51,10 +51,28 @@ SANS_IO = {
             "connection",
         )
     ),
-    *(f"engine.coordinator.{name}" for name in ("rounds", "flight", "records", "policy")),
-    *(f"engine.draft.{name}" for name in ("drafter", "ngram")),
+    *(
+        f"engine.coordinator.{name}"
+        for name in (
+            "rounds",
+            "flight",
+            "records",
+            "draft_requests",
+            "policy",
+            "policies",
+            "planner",
+            "survival",
+            "ring_cost",
+        )
+    ),
+    *(f"engine.draft.{name}" for name in ("drafter", "ngram", "ready", "filled")),
 }
-TORCH_FREE = ("engine.coordinator.rounds", "engine.coordinator.flight", "engine.coordinator.policy")
+TORCH_FREE = (
+    "engine.coordinator.rounds",
+    "engine.coordinator.flight",
+    "engine.coordinator.policies",
+    "bench.ring_model",
+)
 SOCKET_OWNER = "engine.transport.link"
 SIGNING = {
     "cryptography.hazmat.primitives.asymmetric.ed25519",

@@ -35,15 +35,17 @@ class Flight:
         self.frames.append(frame)
         self.in_flight.append(frame)
 
-    def note_sent(self, epoch: int, start: int, sent_ns: int, num_bytes: int) -> None:
-        """When a frame was handed to its link, and how many bytes it takes on the wire.
+    def note_sent(
+        self, epoch: int, start: int, sent_ns: int, num_bytes: int, draft_ns: int = 0
+    ) -> None:
+        """When a frame was handed to its link, its bytes on the wire, how long drafting it took.
 
         The machine decides on a frame at the time of the event that allows it; what is measured
         is when it left.
         """
         for frame in reversed(self.frames):
             if (frame.epoch, frame.start) == (epoch, start):
-                frame.sent_ns, frame.sent_bytes = sent_ns, num_bytes
+                frame.sent_ns, frame.sent_bytes, frame.draft_ns = sent_ns, num_bytes, draft_ns
                 return
 
     def land(self, start: int, num_ids: int, arrival: Arrival) -> Frame:
@@ -65,6 +67,21 @@ class Flight:
         frame.land(arrival)
         frame.outcome = "prefill" if frame.prefill else "applied"
         return frame
+
+    def company_of(self, answered: Frame) -> int:
+        """How many other frames were on the ring at some time while this one was.
+
+        Stale ones too; those that were never answered count as long on their way as this one.
+        """
+        assert answered.received_ns is not None, "it was answered just now"
+        travel_ns = answered.received_ns - answered.sent_ns
+        num_others = 0
+        for frame in reversed(self.frames):
+            left_ns = frame.received_ns or frame.sent_ns + travel_ns
+            if frame.sent_ns + travel_ns < answered.sent_ns - travel_ns:
+                break  # long gone, and so is all that was sent before
+            num_others += frame is not answered and left_ns > answered.sent_ns
+        return num_others
 
     def land_stale(self, epoch: int, start: int, arrival: Arrival) -> None:
         """A reply that decides nothing: counted and dropped.

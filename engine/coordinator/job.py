@@ -11,13 +11,17 @@ from dataclasses import dataclass, field
 import torch
 
 from engine import defaults
-from engine.coordinator.policy import resolve_policy_params
+from engine.coordinator.policies import make_policy, resolve_policy_params
+from engine.coordinator.policy import DraftPolicy
 from engine.coordinator.records import FinishReason, FrameRecord
+from engine.coordinator.ring_cost import RingCost
 from engine.coordinator.rounds import never_stops
+from engine.draft.drafter import Drafter
 from engine.draft.registry import make_drafter
 from engine.errors import ConfigError, JobError, unknown_name
 from engine.model.sampling import SamplingParams
 from engine.numeric import NUMERIC_CONFIGS
+from engine.transport.connection import WireTime
 from engine.transport.message import REPLIES, Levers, ResetAck, Sampling, Statement
 
 
@@ -81,11 +85,23 @@ def _check(name: str, value: int, low: int, high: int) -> None:
         raise ConfigError(f"{name} is {value}; allowed: {low}..{high}")
 
 
+def policy_by_name(levers: Levers, cost: RingCost) -> DraftPolicy:
+    """The policy that the levers name."""
+    return make_policy(levers.policy, levers.draft_len, levers.policy_params, levers.depth, cost)
+
+
+def drafter_by_name(levers: Levers) -> Drafter:
+    """The drafter that the levers name."""
+    return make_drafter(levers.drafter, levers.min_match_len)
+
+
 @dataclass(frozen=True, slots=True)
 class JobRequest:
     """One decode.
 
     Attributes:
+        make_policy, make_drafter: how to build what the levers name; a caller who knows more than a
+            registry can (such as the answer) brings its own.
         on_logits: with the lever `reply` "logits": called with the position of the first token
             that a reply committed and the f16 logits [n, V] of it and those behind it; each output
             token once, in order.
@@ -97,6 +113,8 @@ class JobRequest:
     nonce: str  # hex, fresh for every job
     should_stop: Callable[[Sequence[int]], bool] = never_stops
     on_logits: Callable[[int, torch.Tensor], None] | None = None
+    make_policy: Callable[[Levers, RingCost], DraftPolicy] = policy_by_name
+    make_drafter: Callable[[Levers], Drafter] = drafter_by_name
 
 
 @dataclass(slots=True)
@@ -113,7 +131,9 @@ class JobResult:
     first_commit_ns: int | None = None
     last_commit_ns: int | None = None
     end_ns: int = 0
-    draft_ns: int = 0
+    draft_ns: int = 0  # drafting and planning between an event and the frames it leads to
+    prepare_ns: int = 0  # drafting while nothing had come
+    wire_time: WireTime = field(default_factory=WireTime)  # the coordinator's own
     stale_replies: int = 0
     uncorrelated: int = 0
     ring_usable: bool = True  # False: nothing is known of what is pending; build a new ring

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from engine import defaults
+from engine.coordinator.acknowledgements import check_acks
 from engine.coordinator.job import JobRequest, JobResult
-from engine.coordinator.policy import make_policy
 from engine.coordinator.records import (
     Action,
     Arrival,
@@ -26,17 +26,16 @@ from engine.coordinator.records import (
     SendFrame,
     Span,
 )
+from engine.coordinator.ring_cost import RingCost
 from engine.coordinator.ring_links import Event, RingLinks
 from engine.coordinator.rounds import RoundMachine
-from engine.draft.drafter import Drafter
-from engine.draft.registry import make_drafter
+from engine.draft.ready import ReadyDrafts
 from engine.errors import (
     JobError,
     LinkClosedError,
     RemoteProtocolError,
     UnmatchedReplyError,
 )
-from engine.source import engine_source_digest
 from engine.transport.message import (
     Attest,
     JobErrorReport,
@@ -55,11 +54,17 @@ class JobRun:
 
     Args:
         job: its number, higher than that of every job before.
+        cost: what frames cost on this ring, for the policies that ask; kept over jobs.
         on_commit: called with newly committed ids, after the frames they allow were sent.
     """
 
     def __init__(
-        self, links: RingLinks, job: int, request: JobRequest, on_commit: OnCommit
+        self,
+        links: RingLinks,
+        job: int,
+        request: JobRequest,
+        cost: RingCost,
+        on_commit: OnCommit,
     ) -> None:
         self._links = links
         self._job = job
@@ -67,8 +72,8 @@ class JobRun:
         self._on_commit = on_commit
         self._result = JobResult()
         levers = request.levers
-        self._drafter: Drafter = make_drafter(levers.drafter, levers.min_match_len)
-        policy = make_policy(levers.policy, levers.draft_len, levers.policy_params)
+        self._drafter = ReadyDrafts(request.make_drafter(levers), 2 * defaults.DRAFT_LEN_MAX)
+        policy = request.make_policy(levers, cost)
         limits = RoundLimits(
             max_new_tokens=levers.max_new_tokens,
             eos_ids=request.eos_ids,
@@ -84,6 +89,7 @@ class JobRun:
         self._held: list[Event] = []  # replies that came before the last acknowledgement
         self._replies_len = 0
         self._start_ns = 0
+        self._drafting_ns = 0  # of the frame to be sent next
 
     def execute(self) -> JobResult:
         """Run the job to its end and drain the ring.
@@ -91,6 +97,7 @@ class JobRun:
         A failed job is a result too: `failure` says why.
         """
         self._start_ns = time.monotonic_ns()
+        self._links.take_wire_time()  # what was before is not the job's
         result = self._result
         try:
             self._decode()
@@ -114,10 +121,17 @@ class JobRun:
         self._result.prefill_sent_ns = now_ns - self._start_ns
         self._perform(self._machine.start(now_ns))
         while not self._machine.finished:
-            event = self._links.next_event(self._machine.next_deadline_ns())
+            event = self._links.next_event(0) or self._await_event()
             if event is not None:
                 self._on_event(event)
             self._machine.on_timer(time.monotonic_ns())  # also after noise, which must not delay it
+
+    def _await_event(self) -> Event | None:
+        """Nothing has come: make the next draft ready, then wait."""
+        before_ns = time.monotonic_ns()
+        self._drafter.prepare(self._machine.speculative)
+        self._result.prepare_ns += time.monotonic_ns() - before_ns
+        return self._links.next_event(self._machine.next_deadline_ns())
 
     def _perform(self, actions: Sequence[Action]) -> None:
         """Execute actions; frames first reach the wire, then the caller hears of tokens."""
@@ -149,7 +163,8 @@ class JobRun:
                 ids=action.ids,
             )
         )
-        self._machine.flight.note_sent(action.epoch, action.start, sent_ns, num_bytes)
+        drafting_ns, self._drafting_ns = self._drafting_ns, 0
+        self._machine.flight.note_sent(action.epoch, action.start, sent_ns, num_bytes, drafting_ns)
 
     def _note_commit(self, action: CommitTokens) -> None:
         since_start_ns = time.monotonic_ns() - self._start_ns
@@ -161,9 +176,11 @@ class JobRun:
     def _draft(self, action: RequestDraft) -> list[Action]:
         before_ns = time.monotonic_ns()
         draft = self._drafter.draft(action.speculative, action.max_len)
-        now_ns = time.monotonic_ns()
-        self._result.draft_ns += now_ns - before_ns
-        return self._machine.on_draft(action.request_id, draft, now_ns)
+        actions = self._machine.on_draft(action.request_id, draft, time.monotonic_ns())
+        spent_ns = time.monotonic_ns() - before_ns  # the policy's planning too
+        self._result.draft_ns += spent_ns
+        self._drafting_ns += spent_ns
+        return actions
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -182,7 +199,7 @@ class JobRun:
         if isinstance(message, ResetAck):
             self._acks[message.stage_idx] = message
             if len(self._acks) == self._links.num_stages:
-                self._check_acks()
+                check_acks(self._acks, self._request.levers)
                 held, self._held = self._held, []
                 for event in held:
                     self._on_event(event)
@@ -219,21 +236,6 @@ class JobRun:
         first_position = prompt_len + num_before
         row_idx = first_position - answered_from
         self._request.on_logits(first_position, logits[row_idx : row_idx + num_new])
-
-    def _check_acks(self) -> None:
-        """Requested must equal observed everywhere, before the first commit."""
-        first = self._acks[0]
-        for stage_idx, ack in sorted(self._acks.items()):
-            if ack.levers != self._request.levers:
-                raise JobError("lever_mismatch", f"applied {ack.levers}", stage_idx)
-            if ack.source_digest != engine_source_digest():
-                raise JobError("build_mismatch", f"runs source {ack.source_digest}", stage_idx)
-            if ack.model_digest != first.model_digest or ack.kernel != first.kernel:
-                detail = f"model {ack.model_digest} kernel {ack.kernel} differ from stage 0's"
-                raise JobError("model_mismatch", detail, stage_idx)
-            if ack.max_kv_size != first.max_kv_size:
-                detail = f"max_kv_size {ack.max_kv_size} differs from stage 0's"
-                raise JobError("cache_mismatch", detail, stage_idx)
 
     # -- end -------------------------------------------------------------------------------------
 
@@ -275,6 +277,7 @@ class JobRun:
     def _finish_result(self) -> None:
         result, machine = self._result, self._machine
         result.output_ids = machine.output_ids
+        result.wire_time = self._links.take_wire_time()
         result.finish_reason = machine.finish_reason
         result.frames = [record.since(self._start_ns) for record in machine.records()]
         result.acks = [self._acks[idx] for idx in sorted(self._acks)]

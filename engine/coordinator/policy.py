@@ -1,43 +1,59 @@
-"""Draft-length policies: how many tokens to draft next.
+"""Draft-length policies: how many tokens to draft and send next.
 
 Guarantees: a policy is pure state: it is told of each round in order and asked for the next length;
-stale frames never reach it. Adding one is one class and one registry entry. Must never know links,
-clocks or tokens.
+stale frames never reach it, and nothing it answers can change the output. Must never know links,
+clocks or the tokens of the target. By name: `engine.coordinator.policies`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from engine.coordinator.records import FrameRecord
-from engine.defaults import DRAFT_LEN_MAX
-from engine.errors import ConfigError, unknown_name
+from engine.draft.drafter import Draft
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a policy may look at."""
+    """What a policy may look at when the next frame is prepared."""
 
     committed_len: int  # output tokens so far
     remaining_len: int  # output tokens still allowed
     in_flight: int
+    unverified_len: int  # drafts on their way whose fate is open
+    anchor_len: int  # committed tokens that the next frame has to carry
 
 
-class DraftPolicy(Protocol):
-    """Chooses the next draft length."""
+class DraftPolicy:
+    """Chooses draft lengths and, by keeping nothing while frames are in flight, the depth."""
 
     name: str
 
     def next_len(self, situation: Situation) -> int:
-        """Tokens to draft for the next frame; 0 drafts none."""
+        """Most tokens to ask the drafter for; 0 drafts none."""
+        raise NotImplementedError
+
+    def keep_len(self, situation: Situation, draft: Draft) -> int:
+        """How many of the drafted tokens to send.
+
+        0 sends the anchor alone or, if there is none, nothing until the next token is committed.
+        """
+        return len(draft.ids)
 
     def observe(self, record: FrameRecord) -> None:
         """One finished round (applied, refuted or closed), in order."""
 
+    def measure(self, record: FrameRecord, company: int) -> None:
+        """The times of one answered frame of the current epoch, prefill included.
 
-class FixedK:
+        Its fate may still be open: only sizes, times and spans count here.
+
+        Args:
+            company: other frames on the ring while it was.
+        """
+
+
+class FixedK(DraftPolicy):
     """Always the same length."""
 
     name = "fixed-k"
@@ -48,11 +64,13 @@ class FixedK:
     def next_len(self, situation: Situation) -> int:
         return self._draft_len
 
-    def observe(self, record: FrameRecord) -> None:
-        return None
+
+def is_full(record: FrameRecord) -> bool:
+    """Was every draft accepted? A frame without drafts accepts nothing: it is no streak."""
+    return record.draft_len > 0 and record.accepted_len == record.draft_len
 
 
-class TwoState:
+class TwoState(DraftPolicy):
     """`base` tokens, or `high` after a round that fully accepted or accepted at least `up`.
 
     Source: public pull request 31 of the ring engine this suite studies (see README, related work).
@@ -68,56 +86,26 @@ class TwoState:
         return self._high if self._upsized else self._base
 
     def observe(self, record: FrameRecord) -> None:
-        # A frame without drafts accepts nothing: it is no streak.
-        full = record.draft_len > 0 and record.accepted_len == record.draft_len
-        self._upsized = full or record.accepted_len >= self._up
+        self._upsized = is_full(record) or record.accepted_len >= self._up
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyKind:
-    """A registry entry: the parameters a policy takes, with their defaults, and its maker."""
+class Streak(DraftPolicy):
+    """Two-state's trigger, doubling on consecutive full accepts up to `cap`.
 
-    params: Mapping[str, int]  # besides draft_len
-    make: Callable[[int, Mapping[str, int]], DraftPolicy]
-
-
-POLICIES: Mapping[str, PolicyKind] = {
-    "fixed-k": PolicyKind({}, lambda draft_len, params: FixedK(draft_len)),
-    "two-state": PolicyKind(
-        {"high": 16, "up": 6},
-        lambda draft_len, params: TwoState(draft_len, params["high"], params["up"]),
-    ),
-}
-
-
-def resolve_policy_params(name: str, params: Mapping[str, int]) -> dict[str, int]:
-    """Fill in defaults and refuse what the policy does not take.
-
-    Raises:
-        ConfigError: unknown policy or parameter (the valid ones are listed), or a value out of
-            range.
+    A round that accepts `up` or more without being full keeps the length where it is.
     """
-    if name not in POLICIES:
-        raise unknown_name("policy", name, POLICIES)
-    allowed = POLICIES[name].params
-    for key, value in params.items():
-        if key not in allowed:
-            raise unknown_name(f"parameter of policy {name!r}", key, allowed)
-        if not 1 <= value <= DRAFT_LEN_MAX:
-            raise ConfigError(f"{name}: {key} is {value}; allowed: 1..{DRAFT_LEN_MAX}")
-    return {**allowed, **params}
 
+    name = "streak"
 
-def make_policy(name: str, draft_len: int, params: Mapping[str, int]) -> DraftPolicy:
-    """Build a policy by name.
+    def __init__(self, base: int, cap: int, up: int) -> None:
+        self._base, self._cap, self._up = base, max(base, cap), up
+        self._len = base
 
-    Args:
-        draft_len: its base length, 0..DRAFT_LEN_MAX.
+    def next_len(self, situation: Situation) -> int:
+        return self._len
 
-    Raises:
-        ConfigError: see `resolve_policy_params`.
-    """
-    resolved = resolve_policy_params(name, params)
-    if not 0 <= draft_len <= DRAFT_LEN_MAX:
-        raise ConfigError(f"draft_len is {draft_len}; allowed: 0..{DRAFT_LEN_MAX}")
-    return POLICIES[name].make(draft_len, resolved)
+    def observe(self, record: FrameRecord) -> None:
+        if is_full(record):
+            self._len = min(self._cap, 2 * self._len)
+        elif record.accepted_len < self._up:
+            self._len = self._base

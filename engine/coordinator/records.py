@@ -98,6 +98,7 @@ class Frame:
     source: str
     match_len: int
     in_flight: int
+    frontier: int  # committed tokens when it was sent
     sent_ns: int
     prefill: bool
     accepted_len: int = 0
@@ -106,6 +107,7 @@ class Frame:
     received_ns: int | None = None
     received_bytes: int = 0
     sent_bytes: int = 0
+    draft_ns: int = 0
     spans: tuple[Span, ...] = ()
     outcome: Outcome | None = None
     draft_len: int | None = None  # None: sent_len, no cut
@@ -142,10 +144,12 @@ class Frame:
             source=self.source,
             match_len=self.match_len,
             in_flight=self.in_flight,
+            frontier=self.frontier,
             sent_ns=self.sent_ns,
             received_ns=self.received_ns,
             sent_bytes=self.sent_bytes,
             received_bytes=self.received_bytes,
+            draft_ns=self.draft_ns,
             spans=self.spans,
         )
 
@@ -166,11 +170,18 @@ class FrameRecord:
     source: str
     match_len: int
     in_flight: int
+    frontier: int
     sent_ns: int
     received_ns: int | None
     sent_bytes: int = 0
     received_bytes: int = 0
+    draft_ns: int = 0  # drafting and planning it, between the event that allowed it and its sending
     spans: tuple[Span, ...] = ()
+
+    @property
+    def unverified_len(self) -> int:
+        """Drafts sent before this frame's own whose fate was open when it was sent."""
+        return max(0, self.start + self.positions_len - self.sent_len - self.frontier)
 
     def since(self, origin_ns: int) -> FrameRecord:
         """The same record with times counted from `origin_ns`."""

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from engine.errors import LinkClosedError
-from engine.transport.connection import Received
+from engine.transport.connection import Received, WireTime
 from engine.transport.credentials import Credentials
 from engine.transport.introduce import call
 from engine.transport.link import Link, read_in_background
@@ -82,6 +82,10 @@ class RingLinks:
     def send(self, message: AnyMessage) -> int:
         """Send to the first stage; returns the frame's bytes."""
         return self._input.send(message)
+
+    def take_wire_time(self) -> WireTime:
+        """Time spent packing and sealing on the ring's links since the last call."""
+        return self._input.take_wire_time() + self._return.take_wire_time()
 
     def next_event(self, deadline_ns: int | None) -> Event | None:
         """Wait for a message until the deadline (monotonic ns); None if none came.

@@ -17,19 +17,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from engine.coordinator.draft_requests import DraftRequests
 from engine.coordinator.flight import Flight
 from engine.coordinator.policy import DraftPolicy, Situation
 from engine.coordinator.records import (
     Action,
     Arrival,
-    CancelDraft,
     CommitTokens,
     Finish,
     FinishReason,
     Frame,
     FrameRecord,
-    RequestDraft,
     RoundLimits,
     SendFrame,
 )
@@ -72,10 +72,7 @@ class RoundMachine:
         self._tokens = list(prompt_ids)  # committed, by position
         self._speculative: deque[int] = deque()  # drafts sent beyond the frontier
         self._next_position = 0  # first position not sent in this epoch
-        self._request: RequestDraft | None = None
-        self._request_position = 0  # where the requested draft would start
-        self._last_request_id = 0
-        self._dry = False  # the drafter had nothing for this very context
+        self._requests = DraftRequests()
 
     @property
     def frontier(self) -> int:
@@ -87,8 +84,18 @@ class RoundMachine:
         return self._tokens[self._prompt_len :]
 
     @property
+    def speculative(self) -> tuple[int, ...]:
+        """Drafts sent beyond the frontier whose fate is open."""
+        return tuple(self._speculative)
+
+    @property
     def finished(self) -> bool:
         return self.finish_reason != "none"
+
+    @property
+    def _draft_place(self) -> int:
+        """The position where the next draft starts."""
+        return max(self._next_position, self.frontier)
 
     def start(self, now_ns: int) -> list[Action]:
         """Open the job with the first prefill frames."""
@@ -127,29 +134,28 @@ class RoundMachine:
             self.flight.land_stale(epoch, start, arrival)
             return []
         frame = self.flight.land(start, len(ids), arrival)
+        self._policy.measure(frame.record(), self.flight.company_of(frame))
         actions = self._apply(frame, ids)
         if not self.finished:
             if frame.prefill:
                 actions += self._send_prefill(arrival.now_ns)
-            actions += self._reconsider_request() + self._pump(arrival.now_ns)
+            if self._requests.open:
+                actions += self._requests.void_unless(self._draft_place, self._next_draft_len())
+            actions += self._pump(arrival.now_ns)
         return actions
 
     def on_draft(self, request_id: int, draft: Draft, now_ns: int) -> list[Action]:
         """Take a draft; one for a void request is dropped."""
-        if self._request is None or request_id != self._request.request_id:
+        if not self._requests.take(request_id, draft):
             return []
-        request, self._request = self._request, None
-        if len(draft.ids) > request.max_len:
-            raise LocalProtocolError(
-                f"the drafter gave {len(draft.ids)} tokens, asked for {request.max_len}"
-            )
-        self._dry = not draft.ids
-        return self._send_frame(draft, now_ns) + self._pump(now_ns)
+        kept = self._keep(draft)
+        self._requests.is_dry = not kept.ids
+        return self._send_frame(kept, now_ns) + self._pump(now_ns)
 
     def abandon(self) -> None:
         """Give up: what is in flight is stale, replies still to come are counted and dropped."""
         self.flight.retire()
-        self._request = None
+        self._requests.void()
         self.epoch += 1
 
     def records(self) -> list[FrameRecord]:
@@ -173,45 +179,41 @@ class RoundMachine:
     def _pump(self, now_ns: int) -> list[Action]:
         """Send or request whatever the depth allows."""
         prefilling = self.frontier == self._prompt_len
-        if self.finished or prefilling or self._request is not None or self._dry:
+        if self.finished or prefilling or self._requests.open or self._requests.is_dry:
             return []
         if len(self.flight) >= self._limits.depth:
             return []
         max_len = self._next_draft_len()
         if max_len > 0:
-            return [self._make_request(max_len)]
+            return [self._requests.ask(self._draft_place, self._speculative, max_len)]
         if self._next_position >= self.frontier:
             return []  # nothing committed is unsent, and nothing may be drafted
         return self._send_frame(NO_DRAFT, now_ns)
 
     def _next_draft_len(self) -> int:
-        situation = Situation(
-            committed_len=self.frontier - self._prompt_len,
-            remaining_len=self._prompt_len + self._limits.max_new_tokens - self.frontier,
-            in_flight=len(self.flight),
-        )
         # The token of the last output position is decided by the position before it: drafting it
         # would verify nothing.
         last_output_position = self._prompt_len + self._limits.max_new_tokens - 1
-        room = last_output_position - max(self._next_position, self.frontier)
-        return max(0, min(self._policy.next_len(situation), room))
+        room = last_output_position - self._draft_place
+        return max(0, min(self._policy.next_len(self._situation()), room))
 
-    def _make_request(self, max_len: int) -> RequestDraft:
-        self._last_request_id += 1
-        self._request = RequestDraft(self._last_request_id, tuple(self._speculative), max_len)
-        self._request_position = max(self._next_position, self.frontier)
-        return self._request
+    def _situation(self) -> Situation:
+        return Situation(
+            committed_len=self.frontier - self._prompt_len,
+            remaining_len=self._prompt_len + self._limits.max_new_tokens - self.frontier,
+            in_flight=len(self.flight),
+            unverified_len=len(self._speculative),
+            anchor_len=max(0, self.frontier - self._next_position),
+        )
 
-    def _reconsider_request(self) -> list[Action]:
-        """Void a request whose place was taken by a bonus token, or whose length is not wanted."""
-        request = self._request
-        if request is None:
-            return []
-        same_place = self._request_position == max(self._next_position, self.frontier)
-        if same_place and request.max_len == self._next_draft_len():
-            return []
-        self._request = None
-        return [CancelDraft(request.request_id)]
+    def _keep(self, draft: Draft) -> Draft:
+        """What of a draft the policy wants sent."""
+        if not draft.ids:
+            return NO_DRAFT
+        kept_len = self._policy.keep_len(self._situation(), draft)
+        if not 0 <= kept_len <= len(draft.ids):
+            raise LocalProtocolError(f"policy keeps {kept_len} of {len(draft.ids)} drafted tokens")
+        return replace(draft, ids=draft.ids[:kept_len]) if kept_len else NO_DRAFT
 
     def _send_frame(self, draft: Draft, now_ns: int) -> list[Action]:
         anchor = tuple(self._tokens[self._next_position :])
@@ -230,6 +232,7 @@ class RoundMachine:
             source=draft.source,
             match_len=draft.match_len,
             in_flight=len(self.flight) + 1,
+            frontier=self.frontier,
             sent_ns=now_ns,
             prefill=draft is _PREFILL,
         )
@@ -253,15 +256,15 @@ class RoundMachine:
         frame.committed_len = len(committed)
         if not committed:
             return []
-        self._dry = False
+        self._requests.is_dry = False
         actions: list[Action] = [CommitTokens(tuple(committed))]
         decided: Frame | None = None  # the next frame, if this reply settled it
         if self.finished:
             decided = self.flight.settle_end(frame, self.frontier)
-            actions += [*self._void_request(), Finish(self.finish_reason)]
+            actions += [*self._requests.void(), Finish(self.finish_reason)]
         elif diverged:
             decided = self.flight.settle_divergence()
-            actions += self._void_request()
+            actions += self._requests.void()
             self._rewind()
         if not frame.prefill:
             self._policy.observe(frame.record())
@@ -294,7 +297,3 @@ class RoundMachine:
         self._speculative.clear()
         self.epoch += 1
         self._next_position = self.frontier - 1
-
-    def _void_request(self) -> list[Action]:
-        request, self._request = self._request, None
-        return [] if request is None else [CancelDraft(request.request_id)]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from engine.coordinator.job import JobRequest, JobResult
 from engine.coordinator.job_run import JobRun, OnCommit
+from engine.coordinator.ring_cost import RingCost
 from engine.coordinator.ring_links import RingAddresses, RingLinks
 from engine.errors import JobError, LinkClosedError, RemoteProtocolError
 from engine.transport.credentials import Credentials
@@ -36,6 +37,7 @@ class Session:
     ) -> None:
         self._links = RingLinks(addresses, credentials)
         self._context_len = context_len
+        self._cost = RingCost()  # learned by one job, used by the next
         # Wall-clock milliseconds: a coordinator that replaces another must count on from its jobs.
         self._last_job = time.time_ns() // 1_000_000
         self.usable = True
@@ -66,7 +68,7 @@ class Session:
         except LinkClosedError as error:
             self.usable = False
             return JobResult(failure=JobError("link_lost", str(error)), ring_usable=False)
-        result = JobRun(self._links, self._last_job, request, on_commit).execute()
+        result = JobRun(self._links, self._last_job, request, self._cost, on_commit).execute()
         result.uncorrelated += self._links.take_num_stray()  # since the last job
         self.usable = result.ring_usable
         return result

@@ -16,7 +16,7 @@ class Draft:
     """Proposed tokens that follow committed + speculative tokens."""
 
     ids: tuple[int, ...]
-    source: str  # "ngram", "eagle", "tree" or "none"
+    source: str  # "ngram", "filler", "eagle", "tree", "oracle" or "none"
     match_len: int  # length of the suffix that was matched; 0 for none
 
 
@@ -24,9 +24,15 @@ NO_DRAFT = Draft((), "none", 0)
 
 
 class Drafter(Protocol):
-    """Proposes tokens; told of every committed token."""
+    """Proposes tokens; told of every committed token.
+
+    Attributes:
+        goes_on: a longer draft begins with the shorter one, and when a text takes up a draft's
+            first tokens, the draft behind them is the rest of it, from a match longer by as many.
+    """
 
     name: str
+    goes_on: bool
 
     def begin(self, prompt_ids: Sequence[int]) -> None:
         """Start a job: forget everything but this prompt."""
@@ -42,6 +48,7 @@ class NoDrafter:
     """Never proposes: with it the round machine is plain autoregressive decoding."""
 
     name = "none"
+    goes_on = False
 
     def begin(self, prompt_ids: Sequence[int]) -> None:
         return None

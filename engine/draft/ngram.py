@@ -24,6 +24,7 @@ class NgramDrafter:
     """
 
     name = "ngram"
+    goes_on = True
 
     def __init__(self, min_match_len: int) -> None:
         if min_match_len < 1:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from engine.draft.drafter import Drafter, NoDrafter
+from engine.draft.filled import FilledDrafter
 from engine.draft.ngram import NgramDrafter
 from engine.errors import unknown_name
 
 DRAFTERS: Mapping[str, Callable[[int], Drafter]] = {
     "none": lambda min_match_len: NoDrafter(),
     "ngram": NgramDrafter,
+    "ngram-filled": FilledDrafter,
 }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 
@@ -17,6 +19,7 @@ from bench.arms import (
     get_arm,
     reference_arm,
 )
+from engine.cluster.launch import CHECKOUT_DIR
 from engine.defaults import DEPTH, DRAFT_LEN, DRAFT_LEN_MAX
 from engine.errors import ConfigError
 from engine.numeric import NUMERIC_CONFIGS
@@ -86,6 +89,19 @@ def test_fp8_arms_differ_from_theirs_in_the_wire_only() -> None:
     assert reference_arm("fp8").name == "ar-fp8" != reference_arm("f32").name
     lossy = {name for name, config in NUMERIC_CONFIGS.items() if config.wire != "f32"}
     assert set(LOSSY_WIRES) == lossy and set(REFERENCE_ARMS) == set(NUMERIC_CONFIGS)
+
+
+def test_a_new_lossy_wire_is_known_as_one() -> None:
+    """Catches a typed list: a wire that rounds, judged on any layer plan."""
+    program = (
+        "from engine import numeric\n"
+        "rounding = numeric.NumericConfig(weights='int4', wire='fp8')\n"
+        "numeric.NUMERIC_CONFIGS = {**numeric.NUMERIC_CONFIGS, 'int4-fp8': rounding}\n"
+        "from bench.arms import LOSSY_WIRES\n"
+        "print(*LOSSY_WIRES)"
+    )
+    shown = subprocess.check_output([sys.executable, "-c", program], text=True, cwd=CHECKOUT_DIR)
+    assert shown.split() == ["fp8", "int4-fp8"]
 
 
 def test_int4_arms_differ_from_theirs_in_the_weights_only() -> None:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.cells import CELLS_DIR, PROMPTS_DIR, load_cell, load_cells, parse_cell, quick_cells
+from bench.cells import (
+    CELLS_DIR,
+    PROMPTS_DIR,
+    load_cell,
+    load_cells,
+    parse_cell,
+    quick_cells,
+    study_cells,
+)
 from engine.errors import ConfigError
 
-DRAFTABLE = {"verbatim", "verbatim-long", "quoting", "json-extraction", "code-edit"}
+DRAFTABLE = {"verbatim", "verbatim-long", "quoting", "json-extraction", "code-edit", "mixed"}
 NOVEL = {"summary", "reasoning", "chat"}
 HEAD = 'name = "made"\nkind = "novel"\ndescription = "made for a test"\n'
 BODY = HEAD + "max_new_tokens = 8\n"
@@ -46,8 +55,23 @@ def test_the_shipped_cells_are_the_promised_ones_with_draftable_ones_first() -> 
 
 def test_budgets_fit_the_kind() -> None:
     for name, cell in load_cells().items():
-        expected = 320 if name == "verbatim-long" else 96 if cell.kind == "draftable" else 64
-        assert cell.max_new_tokens == expected
+        usual = 96 if cell.kind == "draftable" else 64
+        assert cell.max_new_tokens == {"verbatim-long": 320, "mixed": 128}.get(name, usual)
+
+
+def test_the_study_has_eight_groups_of_prompts_of_their_own() -> None:
+    """Catches a prompt that is asked twice, or that a bench cell asks too."""
+    study, bench = study_cells(), load_cells()
+    sizes = Counter(cell.group for cell in study.values())
+    assert len(sizes) == 8 and min(sizes.values()) >= 20
+    assert len({cell.prompt_digest for cell in (*study.values(), *bench.values())}) == len(
+        study
+    ) + len(bench)
+    assert not set(study) & set(bench)
+    assert all(name.startswith(f"{cell.group}-") for name, cell in study.items())
+    assert all(cell.group == name for name, cell in bench.items())
+    assert sum(len(cell.messages) > 2 for cell in study.values()) >= 30, "several turns"
+    assert sum(bool(cell.tools) for cell in study.values()) >= 20, "a tool schema"
 
 
 def test_the_quick_run_has_two_cells_of_each_kind() -> None:

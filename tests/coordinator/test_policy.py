@@ -6,14 +6,8 @@ import random
 
 import pytest
 
-from engine.coordinator.policy import (
-    POLICIES,
-    FixedK,
-    Situation,
-    TwoState,
-    make_policy,
-    resolve_policy_params,
-)
+from engine.coordinator.policies import POLICIES, make_policy, resolve_policy_params
+from engine.coordinator.policy import DraftPolicy, FixedK, Situation, TwoState
 from engine.coordinator.records import (
     Arrival,
     CancelDraft,
@@ -28,7 +22,9 @@ from engine.draft.drafter import NO_DRAFT, Draft
 from engine.errors import ConfigError
 from tests.coordinator.reference_rounds import EOS, make_limits
 
-SITUATION = Situation(committed_len=5, remaining_len=100, in_flight=1)
+SITUATION = Situation(
+    committed_len=5, remaining_len=100, in_flight=1, unverified_len=0, anchor_len=0
+)
 NUM_DECODES = 180
 
 
@@ -47,6 +43,7 @@ def round_of(draft_len: int, accepted_len: int) -> FrameRecord:
         source="ngram",
         match_len=4,
         in_flight=1,
+        frontier=11,
         sent_ns=0,
         received_ns=1,
     )
@@ -129,7 +126,7 @@ def test_values_out_of_range_are_refused(draft_len: int, params: dict[str, int])
         make_policy("two-state", draft_len, params)
 
 
-class Recording:
+class Recording(DraftPolicy):
     """Passes through, and keeps what it was told."""
 
     name = "recording"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.coordinator.policy import FixedK, Situation
+from engine.coordinator.policy import DraftPolicy, FixedK, Situation
 from engine.coordinator.records import (
     Action,
     Arrival,
@@ -30,20 +30,25 @@ from tests.coordinator.reference_rounds import EOS, Text, make_limits, make_text
 ROUNDS = ("applied", "refuted", "closed")
 
 
-class ScriptedPolicy:
+class ScriptedPolicy(DraftPolicy):
     """Any length at any time; remembers what it was told."""
 
     name = "scripted"
 
-    def __init__(self, lengths: list[int]) -> None:
+    def __init__(self, lengths: list[int], kept: list[int] | None = None) -> None:
         self.lengths = lengths
-        self.asked = 0
+        self.kept = kept or [99]
+        self.asked = self.cut = 0
         self.observed: list[FrameRecord] = []
 
     def next_len(self, situation: Situation) -> int:
         assert situation.remaining_len >= 1 and situation.committed_len >= 1
         self.asked += 1
         return self.lengths[self.asked % len(self.lengths)]
+
+    def keep_len(self, situation: Situation, draft: Draft) -> int:
+        self.cut += 1
+        return min(self.kept[self.cut % len(self.kept)], len(draft.ids))
 
     def observe(self, record: FrameRecord) -> None:
         self.observed.append(record)
@@ -134,7 +139,8 @@ def jobs(draw: st.DrawFn) -> tuple[Text, RoundLimits, ScriptedPolicy]:
         prefill_chunk=draw(st.integers(1, 12)),
         prefill_depth=draw(st.integers(1, 3)),
     )
-    policy = ScriptedPolicy(draw(st.lists(st.integers(0, 6), min_size=1, max_size=5)))
+    few = st.lists(st.integers(0, 6), min_size=1, max_size=5)
+    policy = ScriptedPolicy(draw(few), draw(st.none() | few))
     return make_text(prompt_len, max_new, eos_at), limits, policy
 
 
@@ -162,6 +168,36 @@ def test_any_weather_gives_the_targets_text(
         assert before.epoch <= after.epoch and before.sent_ns <= after.sent_ns
         if before.epoch == after.epoch:
             assert after.start == before.start + before.positions_len
+
+
+@settings(max_examples=150)
+@given(job=jobs(), draw=st.data(), lost_after=st.integers(0, 40))
+def test_a_job_goes_on_elsewhere_from_what_was_committed(
+    job: tuple[Text, RoundLimits, ScriptedPolicy], draw: st.DataObject, lost_after: int
+) -> None:
+    """Catches a coordinator or ring that is lost at any moment and cannot be followed: a machine
+    whose prompt is what was committed gives the rest of the very same text."""
+    text, limits, policy = job
+    storm = Storm(text, RoundMachine(text.prompt, limits, policy), draw)
+    storm.take(storm.machine.start(0))
+    for _ in range(lost_after):
+        if storm.finish is not None or not storm.wire:
+            break
+        if storm.request and (not storm.live() or storm.choose(True, False)):
+            storm.answer_draft()
+        else:
+            storm.answer_frame()
+    storm.machine.abandon()
+    assert len(storm.machine.flight) == 0 and storm.machine.next_deadline_ns() is None
+    committed = storm.machine.output_ids
+    if storm.finish is not None:
+        assert committed == list(text.output)
+        return
+    rest = replace(limits, max_new_tokens=limits.max_new_tokens - len(committed))
+    later = Text((*text.prompt, *committed), text.output[len(committed) :])
+    follower = Storm(later, RoundMachine(later.prompt, rest, policy), draw)
+    follower.run()
+    assert committed + follower.committed == list(text.output)
 
 
 @settings(max_examples=150)
