@@ -42,7 +42,9 @@ class Replayed:
 
     @property
     def tok_per_s(self) -> float:
-        """Decoding speed as receipts define it."""
+        """Decoding speed as receipts define it; NaN for a single token, which is not decoded."""
+        if self.num_output < 2:
+            return float("nan")
         return (self.num_output - 1) / self.decode_ns * 1e9
 
 

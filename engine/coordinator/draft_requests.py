@@ -29,7 +29,13 @@ class DraftRequests:
         self._last_id = 0
 
     def ask(self, place: int, speculative: Iterable[int], max_len: int) -> RequestDraft:
-        """Open a request for at most `max_len` tokens from position `place` on."""
+        """Open a request for at most `max_len` tokens from position `place` on.
+
+        Raises:
+            LocalProtocolError: one is open.
+        """
+        if self.open is not None:
+            raise LocalProtocolError(f"draft request {self.open.request_id} is still open")
         self._last_id += 1
         self._place = place
         self.open = RequestDraft(self._last_id, tuple(speculative), max_len)

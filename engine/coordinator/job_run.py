@@ -137,6 +137,7 @@ class JobRun:
         """Execute actions; frames first reach the wire, then the caller hears of tokens."""
         pending = deque(actions)
         committed: list[int] = []
+        self._drafting_ns = 0  # a draft of which nothing was sent is no part of a later frame
         while pending:
             action = pending.popleft()
             if isinstance(action, SendFrame):

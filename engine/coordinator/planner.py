@@ -28,7 +28,7 @@ from engine.draft.drafter import Draft
 LENGTHS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 HORIZON = 512  # tokens of a train that are looked at
 TYPICAL = 16  # positions of a frame, where its very length does not matter
-SLOWED = 2.0  # frames that one more frame slows: one before it, and one instead of it
+SLOWED = 1.0  # frames that one more frame is reckoned to slow; 0.5 to 2 differ little in replays
 TINY = 1e-12
 Floats = npt.NDArray[np.float64]
 
@@ -39,6 +39,14 @@ class Train:
 
     draft_len: int
     depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """What was sent before and is taken as accepted: if it is not, what is sent now is lost."""
+
+    num_tokens: int = 0
+    num_frames: int = 0
 
 
 class Outlook(Protocol):
@@ -91,25 +99,25 @@ class Planner(DraftPolicy):
     def keep_len(self, situation: Situation, draft: Draft) -> int:
         survival = self._outlook.survival(situation, draft)
         ahead = min(situation.unverified_len, len(survival) - 1)
-        reached = float(survival[ahead - 1]) if ahead else 1.0
-        if not self._pays_now(reached, situation.in_flight):
+        if not self._pays_now(float(survival[ahead]), situation.in_flight):
             return 0
         if ahead:
-            survival = survival[ahead:] / max(reached, TINY)
+            survival = survival[ahead:] / max(float(survival[ahead - 1]), TINY)
         slots = max(1, self._depth_max - situation.in_flight)
-        train = best_train(survival, self._cost, self._lengths, slots, ahead)
+        under_way = UnderWay(ahead, situation.in_flight)
+        train = best_train(survival, self._cost, self._lengths, slots, under_way)
         return min(train.draft_len, len(draft.ids))
 
-    def _pays_now(self, reached: float, in_flight: int) -> bool:
+    def _pays_now(self, survives: float, in_flight: int) -> bool:
         """Is it worth sending behind frames in flight, or better to wait for the next reply?
 
-        If all before it survives, waiting costs the frame the rest of a loop; sending it slows
-        those before it and, if they do not survive, those that come instead.
+        If its first draft survives, waiting costs the frame the rest of a loop; sending it slows
+        those before it and, if it does not survive, those that come instead.
         """
         if not in_flight:
             return True
         cost = self._cost
-        saved_ns = reached * (cost.loop_ns(TYPICAL) - in_flight * cost.gap_ns(TYPICAL))
+        saved_ns = survives * (cost.loop_ns(TYPICAL) - in_flight * cost.gap_ns(TYPICAL))
         return saved_ns > SLOWED * cost.slowing_ns
 
     def observe(self, record: FrameRecord) -> None:
@@ -120,27 +128,32 @@ class Planner(DraftPolicy):
 
 
 def best_train(
-    survival: Floats, cost: RingCost, lengths: list[int], depth_max: int, ahead: int = 0
+    survival: Floats,
+    cost: RingCost,
+    lengths: list[int],
+    depth_max: int,
+    under_way: UnderWay,
 ) -> Train:
     """The train with the highest rate.
 
     Args:
         depth_max: frames that may still be sent.
-        ahead: tokens on their way already, all of them taken as accepted: if one is not, what is
-            sent now does not matter.
 
     Shapes:
         survival: of the 1st, 2nd … token beyond those, to the last one that may be drafted.
     """
-    best, best_rate = Train(0, 1), (1.0 + ahead) / max(1.0, cost.loop_ns(1))
+    # Behind frames in flight, drafting nothing is no train of its own: `_pays_now` has decided.
+    best, best_rate = Train(0, 1), 1.0 / max(1.0, cost.loop_ns(1))
+    if under_way.num_frames:
+        best_rate = 0.0
     # Tokens a train brings: those that survive and the one that the last reply adds.
-    tokens = 1.0 + ahead + float(survival.sum())
+    tokens = 1.0 + under_way.num_tokens + float(survival.sum())
     for length in lengths:
         ends = _ends(survival, length)
-        drafted = 1.0 + ahead + float(survival[: length * len(ends)].sum())
         depths = np.arange(1, min(depth_max, len(ends)) + 1)
         times_ns = _expected_times(ends, length, cost, depths)
-        rates = min(tokens, drafted) / np.maximum(times_ns, 1.0)
+        times_ns = times_ns + cost.slowing_ns * (under_way.num_frames + depths - 1)
+        rates = tokens / np.maximum(times_ns, 1.0)
         idx = int(rates.argmax())
         if rates[idx] > best_rate:
             best, best_rate = Train(length, int(depths[idx])), float(rates[idx])

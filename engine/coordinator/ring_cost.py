@@ -124,5 +124,5 @@ class RingCost:
         sent_gap_ns = record.sent_ns - last.sent_ns
         gap_ns = record.received_ns - last.received_ns
         # Only frames that stood in line tell how fast the line moves.
-        if 0 <= sent_gap_ns < 0.5 * gap_ns:
+        if record.sent_ns < last.received_ns and 0 <= sent_gap_ns < 0.5 * gap_ns:
             self._gap.learn(min(2.0, gap_ns / max(1.0, self._alone.at(record.positions_len))))

@@ -53,7 +53,7 @@ class ReadyDrafts:
     def draft(self, speculative: Sequence[int], max_len: int) -> Draft:
         """As the drafter's own, from what is ready if the text went on along it."""
         ready = self._remainder(speculative)
-        if len(ready) < max_len:
+        if not 1 <= max_len <= len(ready):
             return self._drafter.draft(speculative, max_len)
         followed_len = len(self._since) + len(speculative) - self._behind_len
         return Draft(

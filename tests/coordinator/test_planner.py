@@ -1,0 +1,311 @@
+"""The planner against a slow simulation of trains, and what it may never do."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.coordinator.planner import (
+    HORIZON,
+    LENGTHS,
+    LearnedOutlook,
+    Planner,
+    Train,
+    UnderWay,
+    _ends,
+    _expected_times,
+    best_train,
+)
+from engine.coordinator.policy import Situation
+from engine.coordinator.records import (
+    Action,
+    Arrival,
+    FrameRecord,
+    RequestDraft,
+    SendFrame,
+    Span,
+)
+from engine.coordinator.ring_cost import CostPrior, RingCost
+from engine.coordinator.rounds import RoundMachine
+from engine.coordinator.survival import Survival, load_prior, verified_match
+from engine.draft.drafter import Draft
+from tests.coordinator.reference_rounds import make_limits
+
+SITUATION = Situation(5, remaining_len=100, in_flight=0, unverified_len=0, anchor_len=1)
+
+
+def prior_of(
+    compute_ns: float, transit_ns: float, gap_frac: float, slow_ns: float = 0
+) -> CostPrior:
+    """Frames that cost the same whatever they carry."""
+    return CostPrior(compute_ns, 0.0, transit_ns, 0.0, slowing_ns=slow_ns, gap_frac=gap_frac)
+
+
+FIXED_LOOP = prior_of(40.0, 60.0, 0.0)  # 100 ns a loop, no queue
+BUSY = prior_of(50.0, 50.0, 1.0)  # 100 ns a loop, a reply each 50 ns: two frames fill the ring
+COSTS = st.builds(
+    CostPrior,
+    compute_frame_ns=st.floats(1, 1000),
+    compute_position_ns=st.floats(0, 50),
+    transit_frame_ns=st.floats(0, 1000),
+    transit_position_ns=st.floats(0, 10),
+    slowing_ns=st.floats(0, 100),
+    gap_frac=st.floats(0, 1.5),
+)
+UNDER_WAY = (UnderWay(), UnderWay(1, 1), UnderWay(40, 3))
+SURVIVALS = st.lists(st.floats(0, 1), min_size=1, max_size=40).map(np.cumprod)
+
+
+class Told:
+    """An outlook that says what it was told."""
+
+    def __init__(self, survival: np.ndarray) -> None:
+        self._survival = survival
+        self.observed: list[FrameRecord] = []
+
+    def observe(self, record: FrameRecord) -> None:
+        self.observed.append(record)
+
+    def survival(self, situation: Situation, draft: Draft) -> np.ndarray:
+        return self._survival
+
+
+def slow_replies_ns(num_frames: int, length: int, depth: int, cost: RingCost) -> list[float]:
+    """Frames in groups of depth: a group leaves when the loop of the one before it is over."""
+    replies: list[float] = []
+    group_sent_ns, in_group = 0.0, 0
+    line_free_ns = cost.loop_ns(length + 1)  # the busy ring gives one reply a gap, from the first
+    for _ in range(num_frames):
+        if in_group == depth:
+            group_sent_ns, in_group = group_sent_ns + cost.loop_ns(length + 1), 0
+        reply_ns = group_sent_ns + cost.loop_ns(length + 1) + in_group * cost.gap_ns(length)
+        replies.append(max(reply_ns, line_free_ns))
+        line_free_ns += cost.gap_ns(length)
+        in_group += 1
+    return replies
+
+
+def deciding_frame(num_right: int, length: int, num_drafts: int) -> int:
+    """Which frame's reply ends a train whose first `num_right` drafts are right."""
+    frame, held = (
+        0,
+        length,
+    )  # drafts up to this frame's; its reply also decides the next one's first
+    while held < min(num_right, num_drafts):
+        frame, held = frame + 1, held + length
+    return frame
+
+
+def slow_rate(
+    survival: np.ndarray, length: int, depth: int, cost: RingCost, under_way: UnderWay
+) -> float:
+    """Tokens per ns, by looking at every place where the train may end."""
+    chances = [1.0, *survival.tolist(), 0.0]
+    num_frames = -(-len(survival) // length)
+    replies = slow_replies_ns(num_frames, length, depth, cost)
+    company = under_way.num_frames + min(depth, num_frames) - 1
+    tokens, time_ns = 0.0, company * cost.slowing_ns
+    for num_right in range(len(survival) + 1):
+        chance = chances[num_right] - chances[num_right + 1]
+        tokens += chance * (under_way.num_tokens + num_right + 1)
+        time_ns += chance * replies[deciding_frame(num_right, length, len(survival))]
+    return tokens / time_ns
+
+
+@given(SURVIVALS, st.integers(1, 45))
+def test_ends_are_the_chances_of_each_frame(survival: np.ndarray, length: int) -> None:
+    """Catches a reply that is not given the first draft of the next frame, and lost chances."""
+    ends = _ends(survival, length)
+    expected = [0.0] * -(-len(survival) // length)
+    chances = [1.0, *survival.tolist(), 0.0]
+    for num_right in range(len(survival) + 1):
+        frame = deciding_frame(num_right, length, len(survival))
+        expected[frame] += chances[num_right] - chances[num_right + 1]
+    assert ends.min() >= 0 and ends.sum() == pytest.approx(1.0)
+    assert ends == pytest.approx(expected)
+
+
+@settings(max_examples=60)
+@given(SURVIVALS, st.integers(1, 20), st.integers(1, 8), COSTS)
+def test_expected_times_equal_a_slow_loop(
+    survival: np.ndarray, length: int, depth_max: int, prior: CostPrior
+) -> None:
+    """Catches a group that leaves too early and a line that moves faster than the ring."""
+    cost = RingCost(prior)
+    ends = _ends(survival, length)
+    times = _expected_times(ends, length, cost, np.arange(1, depth_max + 1))
+    for depth in range(1, depth_max + 1):
+        replies = slow_replies_ns(len(ends), length, depth, cost)
+        expected = sum(chance * reply for chance, reply in zip(ends, replies, strict=True))
+        assert times[depth - 1] == pytest.approx(expected)
+
+
+@settings(max_examples=30)
+@given(SURVIVALS, st.integers(1, 64), st.integers(1, 8), COSTS, st.sampled_from(UNDER_WAY))
+def test_best_train_is_the_best_of_the_grid(
+    survival: np.ndarray, len_max: int, depth_max: int, prior: CostPrior, under_way: UnderWay
+) -> None:
+    """Catches a maximum that is missed, or a rate that is not tokens over time."""
+    cost = RingCost(prior)
+    lengths = [length for length in LENGTHS if length < len_max] + [len_max]
+    # Behind frames in flight, drafting nothing is not a train.
+    rates = {Train(0, 1): 0.0 if under_way.num_frames else 1.0 / cost.loop_ns(1)}
+    for length in lengths:
+        for depth in range(1, depth_max + 1):
+            rates[Train(length, depth)] = slow_rate(survival, length, depth, cost, under_way)
+    train = best_train(survival, cost, lengths, depth_max, under_way)
+    assert rates[train] == pytest.approx(max(rates.values()))
+    again = best_train(survival.copy(), RingCost(prior), list(lengths), depth_max, under_way)
+    assert train == again
+
+
+@pytest.mark.parametrize("remaining_len", [2, 5, 9, 17, 60, 129, 500])
+@pytest.mark.parametrize(("len_max", "depth_max"), [(64, 8), (8, 4), (5, 1), (1, 8)])
+def test_certain_drafts_need_the_fewest_loops(
+    remaining_len: int, len_max: int, depth_max: int
+) -> None:
+    """Catches a plan that leaves the ring empty although every draft is right."""
+
+    def loops(length: int, depth: int) -> int:
+        written, num_loops = 0, 0
+        while written < remaining_len:
+            num_loops += 1
+            # `depth` frames of drafts, and the one token that the last reply adds to the first.
+            written += depth * length + (num_loops == 1)
+        return num_loops
+
+    lengths = [length for length in LENGTHS if length < len_max] + [len_max]
+    train = best_train(
+        np.ones(remaining_len - 1), RingCost(FIXED_LOOP), lengths, depth_max, UnderWay()
+    )
+    fewest = min(loops(length, depth) for length in lengths for depth in range(1, depth_max + 1))
+    assert loops(train.draft_len, train.depth) == fewest
+
+
+@pytest.mark.parametrize("prior", [FIXED_LOOP, BUSY, CostPrior()])
+@pytest.mark.parametrize("num_drafts", [1, 7, 300])
+def test_hopeless_drafts_are_not_sent(prior: CostPrior, num_drafts: int) -> None:
+    """Catches a planner that cannot choose to draft nothing."""
+    assert best_train(np.zeros(num_drafts), RingCost(prior), list(LENGTHS), 8, UnderWay()) == Train(
+        0, 1
+    )
+    planner = Planner(Told(np.zeros(num_drafts)), RingCost(prior), 64, 8)
+    assert planner.keep_len(SITUATION, Draft((1, 2, 3), "ngram", 3)) == 0
+
+
+@settings(max_examples=40)
+@given(SURVIVALS, COSTS, st.integers(1, 64), st.integers(1, 8), st.integers(0, 600))
+def test_it_keeps_what_was_drafted_at_most(
+    survival: np.ndarray, prior: CostPrior, len_max: int, depth_max: int, unverified_len: int
+) -> None:
+    """Catches a length beyond the draft or the grid, and a plan that is not carried out."""
+    planner = Planner(Told(survival), RingCost(prior), len_max, depth_max)
+    assert planner.next_len(SITUATION) == len_max
+    lengths = [length for length in LENGTHS if length < len_max] + [len_max]
+    train = best_train(survival, RingCost(prior), lengths, depth_max, UnderWay())
+    for num_drafted in {1, 3, len_max}:
+        draft = Draft((9,) * num_drafted, "ngram", 3)
+        assert planner.keep_len(SITUATION, draft) == min(train.draft_len, num_drafted)
+        for in_flight in range(1, depth_max):
+            behind = replace(SITUATION, unverified_len=unverified_len, in_flight=in_flight)
+            assert 0 <= planner.keep_len(behind, draft) <= min(num_drafted, len_max)
+
+
+@pytest.mark.parametrize(
+    ("prior", "survives", "in_flight", "sends"),
+    [
+        (FIXED_LOOP, 1.0, 1, True),
+        (FIXED_LOOP, 0.0, 1, False),  # what is before it will be refuted
+        (BUSY, 1.0, 1, True),
+        (BUSY, 1.0, 2, False),  # two frames fill the ring
+        (BUSY, 1.0, 3, False),
+        (prior_of(40.0, 60.0, 0.0, 1000.0), 1.0, 1, False),  # it would slow the one before it
+        (prior_of(40.0, 60.0, 0.0, 1000.0), 1.0, 0, True),  # nothing there to slow
+    ],
+)
+def test_it_holds_where_waiting_is_better(
+    prior: CostPrior, survives: float, in_flight: int, sends: bool
+) -> None:
+    """Catches frames sent into a full ring, or behind what will be refuted."""
+    planner = Planner(Told(np.full(90 + 4 * in_flight, survives)), RingCost(prior), 4, 8)
+    now = replace(SITUATION, in_flight=in_flight, unverified_len=4 * in_flight)
+    assert (planner.keep_len(now, Draft((9,) * 4, "ngram", 3)) > 0) == sends
+
+
+def most_in_flight(prior: CostPrior, len_max: int) -> int:
+    """A job whose drafts are all right, on the round machine; replies come one by one."""
+    planner = Planner(Told(np.ones(200)), RingCost(prior), len_max, 8)
+    machine = RoundMachine((100, 101), make_limits(200, 8), planner)
+    wire: deque[SendFrame] = deque()
+    most = 0
+
+    def carry_out(actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, SendFrame):
+                wire.append(action)
+            elif isinstance(action, RequestDraft):
+                draft = Draft((9,) * action.max_len, "ngram", 3)
+                carry_out(machine.on_draft(action.request_id, draft, 0))
+
+    carry_out(machine.start(0))
+    while not machine.finished:
+        frame = wire.popleft()
+        ids = (9,) * (frame.start + len(frame.ids) - frame.answer_from)
+        carry_out(machine.on_reply(frame.epoch, frame.start, ids, Arrival(0)))
+        most = max(most, len(machine.flight))
+    return most
+
+
+@pytest.mark.parametrize(
+    ("prior", "num_frames"),
+    [
+        (prior_of(100.0, 0.0, 1.0), 1),
+        (BUSY, 2),
+        (prior_of(50.0, 150.0, 1.0), 4),
+        (FIXED_LOOP, 8),  # frames cost nothing: all the depth
+    ],
+)
+def test_the_ring_is_filled_and_not_overfilled(prior: CostPrior, num_frames: int) -> None:
+    """Catches a depth that is one off once the first replies have come."""
+    assert most_in_flight(prior, 4) == num_frames
+
+
+@pytest.mark.parametrize("remaining_len", [1, 2, 40, 513, 2000])
+def test_the_learned_outlook_looks_to_the_end_of_output_or_the_horizon(remaining_len: int) -> None:
+    """Catches an empty outlook, and one that ends in the wrong place."""
+    outlook = LearnedOutlook(Survival({}))
+    draft = Draft((1, 2), "ngram", 5)
+    situation = replace(SITUATION, remaining_len=remaining_len, unverified_len=2)
+    survival = outlook.survival(situation, draft)
+    assert len(survival) == max(1, min(HORIZON, remaining_len - 1))
+    assert ((survival > 0) | (np.arange(len(survival)) > 100)).all()
+    assert (np.diff(survival) <= 0).all()
+    assert survival[:2] == pytest.approx([0.5, 0.25][: len(survival)])
+
+
+@pytest.mark.parametrize("run_len", [0, 1, 3, 11, 30, 31, 32, 500])
+def test_the_learned_outlook_asks_at_every_distance_that_matters(run_len: int) -> None:
+    """Catches a step that is left out where the run or the distance changes its bucket."""
+    learned = Survival(load_prior())
+    learned.run_len = run_len
+    now = replace(SITUATION, remaining_len=90, unverified_len=3)
+    each = [learned.probability("ngram", verified_match(5, 3), at) for at in range(89)]
+    found = LearnedOutlook(learned).survival(now, Draft((1, 2), "ngram", 5))
+    assert found == pytest.approx(np.cumprod(each))
+
+
+def test_rounds_reach_the_outlook_and_times_the_cost() -> None:
+    """Catches a planner that learns from one of the two only."""
+    told, cost = Told(np.ones(4)), RingCost(FIXED_LOOP)
+    planner = Planner(told, cost, 8, 4)
+    spans = (Span(0, 500, 500),)
+    record = FrameRecord(0, 10, 3, 2, 2, 2, 2, 3, "applied", "ngram", 4, 1, 11, 0, 700, spans=spans)
+    planner.observe(record)
+    assert (told.observed, cost.loop_ns(3)) == ([record], 100)
+    planner.measure(record, 0)
+    assert (told.observed, cost.loop_ns(3)) == ([record], 700)
