@@ -22,7 +22,7 @@ import numpy.typing as npt
 from engine.coordinator.policy import DraftPolicy, Situation
 from engine.coordinator.records import FrameRecord
 from engine.coordinator.ring_cost import RingCost
-from engine.coordinator.survival import Survival, verified_match
+from engine.coordinator.survival import Floats, Survival, verified_match
 from engine.draft.drafter import Draft
 
 LENGTHS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
@@ -30,7 +30,6 @@ HORIZON = 512  # tokens of a train that are looked at
 TYPICAL = 16  # positions of a frame, where its very length does not matter
 SLOWED = 1.0  # frames that one more frame is reckoned to slow; 0.5 to 2 differ little in replays
 TINY = 1e-12
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +70,7 @@ class LearnedOutlook:
     def survival(self, situation: Situation, draft: Draft) -> Floats:
         match_len = verified_match(draft.match_len, situation.unverified_len)
         horizon = max(1, min(HORIZON, situation.remaining_len - 1))
-        steps = self._survival.steps(horizon)
-        each = [self._survival.probability(draft.source, match_len, step) for step in steps]
-        return np.cumprod(np.repeat(each, np.diff([*steps, horizon])))
+        return self._survival.curve(draft.source, match_len, horizon)
 
 
 class Planner(DraftPolicy):
