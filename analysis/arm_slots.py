@@ -1,8 +1,9 @@
 """One fixed place, colour and marker per arm, the same in every table and figure.
 
 Guarantees: an arm keeps its slot whatever else an experiment holds; a null arm looks like the arm
-it repeats, but hollow; an arm that is not listed gets a grey slot behind the listed ones, so a new
-arm needs no entry here to be drawn. Must never know what an arm does.
+it repeats, but hollow; bounds, which are no claims, are stars and nothing else is; an arm that is
+not listed gets a grey slot behind the listed ones, so a new arm needs no entry here to be drawn.
+Must never know what an arm does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ _SLOTS: dict[str, tuple[int, str]] = {
     "null-ar": (0, "o"),
     "chain-k8": (1, "s"),
     "null": (1, "s"),
+    "chain-m3": (1, "<"),
     "chain-k16": (2, "^"),
+    "chain-k16-d8": (2, "v"),
+    "chain-k32-d8": (4, "^"),
     "two-state": (3, "D"),
     "streak": (4, "v"),
     "planner": (5, "P"),
@@ -26,8 +30,11 @@ _SLOTS: dict[str, tuple[int, str]] = {
     "hybrid-planner": (5, "h"),
     "ar-fp8": (0, "p"),
     "chain-fp8": (1, "d"),
+    "ar-int4": (0, "H"),
+    "chain-int4": (1, "X"),
     "clairvoyant": (6, "*"),
     "oracle": (7, "*"),
+    "accept-k8": (1, "P"),
     "seal-none": (0, "o"),
     "null-seal": (0, "o"),
     "seal-chacha": (2, "^"),

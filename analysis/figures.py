@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
@@ -33,6 +34,7 @@ from analysis.frame_figure import draw_frames_by_stages
 from analysis.load import (
     Experiment,
     find_experiments,
+    groups_of,
     jobs_frame,
     load_experiment,
     rounds_frame,
@@ -54,6 +56,7 @@ from engine.errors import LonghaulError, ReceiptError
 
 Painter = Callable[[Experiment], Drawing]
 CURVE_ARM = "chain-k8"  # the arm whose drafts are followed by distance
+STUDY_ARM = "accept-k8"  # the same in the acceptance study
 
 
 def draw_arms_by_cell(experiment: Experiment) -> Drawing:
@@ -127,7 +130,7 @@ def draw_acceptance_by_distance(experiment: Experiment, arm: str = CURVE_ARM) ->
         figure,
         "Distance of a draft from the last token verified when it was sent; those beyond "
         f"{alone_len} are pooled by {alone_len} (horizontal bars). Arm {arm}; one job per "
-        "cell, as greedy repetitions repeat themselves; n tested drafts; vertical bars: 95 % "
+        "prompt, as greedy repetitions repeat themselves; n tested drafts; vertical bars: 95 % "
         "Clopper–Pearson, exact only for independent drafts; dashed: alpha_hat.",
     )
     return Drawing(figure, stacked(tables), list(frames["receipt_id"].unique()))
@@ -135,9 +138,9 @@ def draw_acceptance_by_distance(experiment: Experiment, arm: str = CURVE_ARM) ->
 
 def draw_accepted_lengths(experiment: Experiment) -> Drawing:
     """Rounds by accepted length: a row of panels per drafting arm, a column per cell."""
-    frames = first_rep(rounds_frame(experiment))
+    frames = _first_rounds(experiment)
     nulls = set(experiment.plan.null_pairs)
-    cells = [cell.name for cell in experiment.plan.cells]
+    cells = _cells_in(experiment, frames)
     lengths = {
         (arm, cell): accepted_lengths(frames[(frames["arm"] == arm) & (frames["cell"] == cell)])
         for arm in experiment.measured_arms()
@@ -167,7 +170,7 @@ def draw_accepted_lengths(experiment: Experiment) -> Drawing:
     caption(
         figure,
         "Accepted drafts a per round. Bars: share of rounds with drafts, n rounds in one "
-        "job per cell and arm; dots: the geometric law with the same rounds' alpha_hat, each "
+        "job per prompt and arm; dots: the geometric law with the same rounds' alpha_hat, each "
         "round cut at its own k. A comparison, not a test.",
     )
     return Drawing(figure, stacked(tables), list(frames["receipt_id"].unique()))
@@ -193,16 +196,23 @@ def _draw_lengths(axes: Axes, table: pd.DataFrame, arm: str) -> None:
     corner_note(axes, f"n = {total}")
 
 
-def _frames_of_arm(experiment: Experiment, arm: str) -> pd.DataFrame:
+def _first_rounds(experiment: Experiment) -> pd.DataFrame:
+    """Frames of one repetition; prompts of one group count as one cell."""
     frames = first_rep(rounds_frame(experiment))
+    return frames if frames.empty else frames.replace({"cell": groups_of(experiment.plan)})
+
+
+def _frames_of_arm(experiment: Experiment, arm: str) -> pd.DataFrame:
+    frames = _first_rounds(experiment)
     if frames.empty or arm not in set(frames["arm"]):
         raise ReceiptError(f"no used job of arm {arm!r}: nothing to draw by distance")
     return frames[frames["arm"] == arm]
 
 
 def _cells_in(experiment: Experiment, frames: pd.DataFrame) -> list[str]:
-    present = set(frames["cell"])
-    return [cell.name for cell in experiment.plan.cells if cell.name in present]
+    present = set() if frames.empty else set(frames["cell"])
+    groups = dict.fromkeys(groups_of(experiment.plan).values())
+    return [group for group in groups if group in present]
 
 
 def _repeats_of(plan: Plan, arm: str) -> set[str]:
@@ -228,6 +238,10 @@ OWN_FIGURES: Mapping[str, Mapping[str, Painter]] = {
     "seal": {"seal_ratios": draw_comparisons},
     "fp8": {"fp8_ratios": draw_comparisons},
     "frames": {"frames_by_stages": draw_frames_by_stages},
+    "acceptance": {
+        "acceptance_by_distance": partial(draw_acceptance_by_distance, arm=STUDY_ARM),
+        "accepted_lengths": draw_accepted_lengths,
+    },
 }
 UNTIMED_FIGURES: Mapping[str, Painter] = {"frames_by_stages": draw_frames_by_stages}
 

@@ -13,8 +13,7 @@ from matplotlib.ticker import LogLocator, MultipleLocator, NullFormatter
 
 from analysis.figure_file import Drawing, arm_look, caption
 from analysis.load import Experiment
-from analysis.wire import wire_frame
-from analysis.wire_tables import arms_on_wire
+from analysis.wire import arms_on_wire, wire_frame
 from engine.errors import ReceiptError
 
 SIDE_STEP = 0.06  # arms of one number of stages stand beside each other, not on one another
@@ -25,7 +24,6 @@ def draw_frames_by_stages(experiment: Experiment) -> Drawing:
     rows = arms_on_wire(experiment)
     if rows.empty:
         raise ReceiptError("no used job counted its hops: no frames to draw")
-    rows = rows.assign(frames_per_traversal=rows["frames"] / rows["traversals"])
     figure = Figure(figsize=(6.4, 3.0))
     left, right = figure.subplots(1, 2)
     _draw_by_stages(left, rows, "frames_per_traversal")

@@ -13,7 +13,7 @@ import pandas as pd
 from msgspec import UNSET
 
 from analysis.load import Experiment
-from bench.schema import LinkRow
+from bench.schema import LinkRow, RingConfig
 
 NS_PER_MS = 1_000_000
 BYTES_PER_NS_IN_MB_PER_S = 1_000
@@ -39,16 +39,17 @@ LINK_COLUMNS = (
 def links_frame(experiment: Experiment) -> pd.DataFrame:
     """One row per link of each ring, in order of the rings' first jobs; LINK_COLUMNS.
 
-    `start` counts the times that a ring was brought up. `mb_per_s` = payload / (median payload
-    round trip − median empty one), NaN where the payload took no longer; `idle_penalty_ms` = the
-    payload round trip after a silence − the median one without.
+    `ring` names stages and suite, and the kernel where it is not the plan's default. `start` counts
+    the times that a ring was brought up. `mb_per_s` = payload / (median payload round trip − median
+    empty one), NaN unless every payload round trip took longer than every empty one: spreads that
+    overlap resolve no rate. `idle_penalty_ms` = the payload round trip after a silence − the median
+    one without.
     """
     measured: dict[str, list[list[LinkRow]]] = {}
     for receipt in experiment.receipts:
         if not receipt.links or any(link.payload_rtt_ns is UNSET for link in receipt.links):
             continue
-        ring = f"{receipt.ring.num_stages} × {receipt.ring.suite}"
-        starts = measured.setdefault(ring, [])
+        starts = measured.setdefault(ring_words(receipt.ring, experiment.plan.ring), [])
         if receipt.links not in starts:
             starts.append(receipt.links)
     rows = [
@@ -60,10 +61,16 @@ def links_frame(experiment: Experiment) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(LINK_COLUMNS))
 
 
+def ring_words(ring: RingConfig, default: RingConfig) -> str:
+    """A ring by the levers in which rings of one run differ; a kernel only if not the default."""
+    words = f"{ring.num_stages} × {ring.suite}"
+    return words if ring.kernel == default.kernel else f"{words}, {ring.kernel}"
+
+
 def _measures(link: LinkRow) -> dict[str, object]:
     rtt_ns, payload_rtt_ns = median(link.rtt_ns), median(link.payload_rtt_ns)
-    moving_ns = payload_rtt_ns - rtt_ns
-    rate = link.payload_bytes / moving_ns if moving_ns > 0 else float("nan")
+    is_resolved = min(link.payload_rtt_ns) > max(link.rtt_ns)
+    rate = link.payload_bytes / (payload_rtt_ns - rtt_ns) if is_resolved else float("nan")
     return {
         "link": link.name,
         "probes": len(link.rtt_ns),

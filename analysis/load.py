@@ -175,6 +175,13 @@ def rounds_frame(experiment: Experiment) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def groups_of(plan: Plan) -> dict[str, str]:
+    """What each cell is counted with: its group, or itself in plans that have none."""
+    return {
+        cell.name: cell.group if isinstance(cell.group, str) else cell.name for cell in plan.cells
+    }
+
+
 def job_measures(receipt: Receipt) -> dict[str, float]:
     """Every metric of one finished job.
 

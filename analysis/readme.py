@@ -1,15 +1,17 @@
 """The README's results: `python -m analysis.readme [--check]`.
 
-Guarantees: the block between the two markers is made from the committed experiment's receipts and
-from nothing else; `--check` fails when the README says something else. Must never know a receipt
-that `analysis.load` did not verify.
+Guarantees: the block between the two markers is made from the committed experiments' receipts and
+from nothing else; every committed experiment is in it; `--check` fails when the README says
+something else. Must never know a receipt that `analysis.load` did not verify.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import re
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -17,7 +19,14 @@ from rich.console import Console
 
 from analysis.effects import ALL_CELLS, ratio_table
 from analysis.folders import REPOSITORY
-from analysis.load import Experiment, find_experiment, jobs_frame, load_experiment
+from analysis.hypotheses import outcomes
+from analysis.load import (
+    Experiment,
+    find_experiment,
+    find_experiments,
+    jobs_frame,
+    load_experiment,
+)
 from analysis.numbers import REFERENCE_ARM
 from analysis.tables import decode_table
 from engine.errors import LonghaulError, ReceiptError
@@ -26,10 +35,24 @@ README = REPOSITORY / "README.md"
 BEGIN = "<!-- results: written by `make tables` -->"
 END = "<!-- end of results -->"
 PRINTED_WIDTH = 132
+UNPROTECTED = "plain"  # the suite that seals nothing
+HYPOTHESIS = re.compile(r"H[1-9]\d*")  # H0 states a null, which no rule can bear out
 
 
-def results_block(experiment: Experiment) -> str:
-    """The Markdown between the markers."""
+def committed_block() -> str:
+    """The block that the committed receipts make.
+
+    Raises:
+        LonghaulError: they do not verify, the default experiment is not among them, or it has too
+            few repetitions.
+    """
+    first = find_experiment()
+    others = [load_experiment(folder) for folder in find_experiments() if folder != first]
+    return results_block(load_experiment(first), others)
+
+
+def results_block(experiment: Experiment, others: Sequence[Experiment]) -> str:
+    """The Markdown between the markers: one experiment's table, a line for each of the others."""
     plan = experiment.plan
     jobs = jobs_frame(experiment)
     arms = [arm for arm in experiment.measured_arms() if arm not in plan.null_pairs]
@@ -45,7 +68,16 @@ def results_block(experiment: Experiment) -> str:
         entries = [_entry(ratios, cell, arm) for arm in shown]
         lines.append(f"| {cell} | {_speed(jobs, cell)} | {' | '.join(entries)} |")
     lines += ["", "`make bench-decode` prints such a table for every cell; the first one's:", ""]
-    return "\n".join([*lines, "```", *_printed(experiment), "```", "", END])
+    lines += ["```", *_printed(experiment), "```", ""]
+    if others:
+        lines += [
+            "Further committed experiments: what came of each pre-registered hypothesis, and what "
+            "was measured of it. The hypotheses in full: `hypotheses.md` in each one's folder.",
+            "",
+            *(_line(other) for other in others),
+            "",
+        ]
+    return "\n".join([*lines, END])
 
 
 def _printed(experiment: Experiment) -> list[str]:
@@ -65,11 +97,35 @@ def _sentence(experiment: Experiment, low: float, high: float) -> str:
     return (
         f"Committed experiment `{plan.experiment}`: {plan.reps} repetitions of {len(plan.cells)} "
         f"cells on profile `{plan.ring.profile}`, {plan.ring.num_stages} stages on one machine, "
-        f"receipt set `{experiment.receipt_set_digest[:16]}`. {identical} of {compared} measured "
-        f"jobs gave exactly the ids of their reference job. Ratios are paired within blocks; "
+        f"{_protection(experiment)}, receipt set `{experiment.receipt_set_digest[:16]}`. "
+        f"{identical} of {compared} measured jobs gave exactly the ids of their reference job. "
+        "Ratios are paired within blocks; "
         f"ratios of `{REFERENCE_ARM}` to itself have the null band {low:.3f} … {high:.3f}; "
         "intervals are bootstraps over the blocks of a cell, so per-cell ones rest on few blocks. "
         "Details: `paper/tables/`, `paper/figures/`."
+    )
+
+
+def _protection(experiment: Experiment) -> str:
+    """What sealed the frames of these jobs, whatever seals them by default today."""
+    suites = ", ".join(sorted({f"`{receipt.ring.suite}`" for receipt in experiment.receipts}))
+    versions = {receipt.schema.rpartition("/")[2] for receipt in experiment.receipts}
+    words = "frames not protected" if suites == f"`{UNPROTECTED}`" else "frames sealed"
+    return f"{words} (suite {suites}; receipts of version {', '.join(sorted(versions))})"
+
+
+def _line(experiment: Experiment) -> str:
+    """One experiment in a line: its size, and each hypothesis' outcome."""
+    plan = experiment.plan
+    found = [
+        f"{name} {row['outcome']} ({row['measured']})"
+        for _, row in outcomes(experiment).iterrows()
+        if HYPOTHESIS.fullmatch(name := row["hypothesis"].partition(":")[0])
+    ]
+    return (
+        f"- `{plan.experiment}` (reps: {plan.reps}, cells: {len(plan.cells)}, profile "
+        f"`{plan.ring.profile}`, receipt set `{experiment.receipt_set_digest[:16]}`, "
+        f"`paper/tables/{plan.experiment}/`): {'; '.join(found) or 'no hypothesis'}."
     )
 
 
@@ -103,7 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     try:
         text = README.read_text(encoding="utf-8")
-        wanted = with_block(text, results_block(load_experiment(find_experiment())))
+        wanted = with_block(text, committed_block())
     except LonghaulError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -7,6 +7,8 @@ an experiment has.
 
 from __future__ import annotations
 
+from statistics import median
+
 import pandas as pd
 
 from analysis.effects import MIN_REPS, NO_VERDICT, NullBand
@@ -49,16 +51,37 @@ def lossless_counts(experiment: Experiment) -> pd.DataFrame:
 
 
 def resolution_note(experiment: Experiment) -> str:
-    """How much this many repetitions resolve."""
+    """How much this many repetitions resolve, and how busy their host was."""
     reps = experiment.plan.reps
     if reps == 1:
-        return (
+        words = (
             "One rep: each number is a single job. It shows that the ring works and how large the "
             f"effects roughly are; it resolves little. Verdicts need at least {MIN_REPS} reps."
         )
-    if reps < MIN_REPS:
-        return f"{reps} reps: too few to say what noise looks like; verdicts need {MIN_REPS}."
-    return f"{reps} reps of every cell and arm, interleaved."
+    elif reps < MIN_REPS:
+        words = f"{reps} reps: too few to say what noise looks like; verdicts need {MIN_REPS}."
+    else:
+        words = f"{reps} reps of every cell and arm, interleaved."
+    return " ".join([words, *load_words(experiment)])
+
+
+def load_words(experiment: Experiment) -> list[str]:
+    """Median and greatest load of the host over the used measured jobs; nothing if none noted it.
+
+    The load is the one-minute average, in runnable processes, that the harness notes as each job
+    ends; the ring's own processes are in it.
+    """
+    hosts = [receipt.host for receipt, _ in experiment.measured()]
+    loads = [float(load) for host in hosts if (load := host.get("load_average")) is not None]
+    if not loads:
+        return []
+    cores = sorted({str(host["num_cores"]) for host in hosts if host.get("num_cores") is not None})
+    where = f" ({' or '.join(cores)} cores)" if cores else ""
+    noted = "" if len(loads) == len(hosts) else f"; noted by {len(loads)} of {len(hosts)} jobs"
+    return [
+        f"Load of the host{where}, one-minute average, the ring's own included: median "
+        f"{median(loads):.2f}, maximum {max(loads):.2f} over jobs{noted}."
+    ]
 
 
 def band_note(band: NullBand) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
+from analysis.breakdown_table import breakdown_table, has_breakdown
 from analysis.comparison_tables import fp8_ids_table, fp8_speed_table, seal_table
 from analysis.effects import ALL_CELLS, ratio_table
 from analysis.folders import product_folder
@@ -23,6 +24,7 @@ from analysis.hypotheses import outcomes
 from analysis.link_probes import links_frame
 from analysis.load import Experiment, find_experiments, jobs_frame, load_experiment
 from analysis.numbers import REFERENCE_ARM
+from analysis.study_tables import study_table
 from analysis.table_parts import (
     SPEED_NOTE,
     band_note,
@@ -61,7 +63,8 @@ def decode_table(experiment: Experiment) -> TableSpec:
         notes.append(f"No used job of `{REFERENCE_ARM}`: no ratios.")
     rows["verdict"] = rows["verdict"].fillna(NOTHING)
     notes.append(
-        f"{SPEED_NOTE} Lossless: jobs whose output ids equal the reference job's, of the planned."
+        f"{SPEED_NOTE} Lossless: jobs whose output ids equal those of the reference job of their "
+        "own numeric configuration, of the planned."
     )
     columns = (
         text("cell"),
@@ -182,17 +185,19 @@ RESULTS: Mapping[str, tuple[Maker, ...]] = {
     "seal": (seal_table,),
     "fp8": (fp8_speed_table, fp8_bytes_table, fp8_ids_table, acceptance_table),
     "frames": (frame_table,),
+    "acceptance": (study_table,),
 }
 TIMED_RESULTS: tuple[Maker, ...] = (decode_table, base_table, acceptance_table)
 UNTIMED_RESULTS: tuple[Maker, ...] = (frame_table,)
 
 
 def all_tables(experiment: Experiment) -> list[TableSpec]:
-    """Every table of an experiment, in reading order: its results, hypotheses, jobs, links."""
+    """Every table of an experiment, in reading order: results, times, hypotheses, jobs, links."""
     others = TIMED_RESULTS if experiment.is_timed else UNTIMED_RESULTS
     results = RESULTS.get(experiment.plan.experiment, others)
+    timed = (breakdown_table,) if has_breakdown(experiment) else ()
     probed = () if links_frame(experiment).empty else (link_table,)
-    makers = (*results, hypothesis_table, exclusion_table, *probed)
+    makers = (*results, *timed, hypothesis_table, exclusion_table, *probed)
     return [maker(experiment) for maker in makers]
 
 

@@ -36,6 +36,7 @@ WIRE_COLUMNS = (
     "most_positions",
     "is_exact",
 )
+KINDS = ("request", "hidden", "reply")  # of the coordinator, the stages between, the last stage
 SUMMED = WIRE_COLUMNS[WIRE_COLUMNS.index("num_output") : WIRE_COLUMNS.index("is_exact")]
 
 
@@ -55,18 +56,37 @@ def wire_frame(experiment: Experiment) -> pd.DataFrame:
 
 
 def wire_by_arm(jobs: pd.DataFrame) -> pd.DataFrame:
-    """Sums over an arm's jobs, arms in the jobs' order; adds `jobs` and the bytes a position.
+    """Sums over an arm's jobs, arms in the jobs' order; adds `jobs` and what follows from sums.
 
     Bytes a position run from `least_bytes` to `most_bytes`, which are equal where nothing was
-    dropped; NaN on a ring of one stage, which sends no hidden states.
+    dropped; NaN on a ring of one stage, which sends no hidden states. Frames a traversal, and bytes
+    a traversal in all and by kind of hop, count the prefill's too; `bytes_per_token` divides by
+    output tokens.
     """
     keys = ["arm", "reply", "wire", "num_stages"]
     grouped = jobs.groupby(keys, sort=False)
     summed = grouped[list(SUMMED)].sum()
     summed = summed.assign(jobs=grouped.size(), is_exact=grouped["is_exact"].all()).reset_index()
+    all_bytes = sum(summed[f"{kind}_bytes"] for kind in KINDS)
     return summed.assign(
         least_bytes=_divided(summed["hidden_bytes"], summed["most_positions"]),
         most_bytes=_divided(summed["hidden_bytes"], summed["least_positions"]),
+        frames_per_traversal=summed["frames"] / summed["traversals"],
+        bytes_per_traversal=all_bytes / summed["traversals"],
+        bytes_per_token=all_bytes / summed["num_output"],
+        **{
+            f"{kind}_per_traversal": summed[f"{kind}_bytes"] / summed["traversals"]
+            for kind in KINDS
+        },
+    )
+
+
+def arms_on_wire(experiment: Experiment) -> pd.DataFrame:
+    """`wire_by_arm` of the experiment's jobs, arms in reading order."""
+    order = experiment.measured_arms()
+    jobs = wire_frame(experiment)
+    return wire_by_arm(
+        jobs.sort_values("arm", key=lambda arms: arms.map(order.index), kind="stable")
     )
 
 

@@ -67,12 +67,11 @@ def _frame_numbers(experiment: Experiment) -> Numbers:
     numbers: Numbers = {}
     for row in wire_by_arm(jobs).itertuples():
         ids = _ids(jobs, row.arm)
-        all_bytes = row.request_bytes + row.hidden_bytes + row.reply_bytes
         numbers[f"{row.arm}.frames_per_traversal"] = named(
-            row.frames / row.traversals, 3, "frames", "frames on every hop / traversals", ids
+            row.frames_per_traversal, 3, "frames", "frames on every hop / traversals", ids
         )
         numbers[f"{row.arm}.bytes_per_traversal"] = named(
-            all_bytes / row.traversals, 1, "bytes", "bytes on every hop / traversals", ids
+            row.bytes_per_traversal, 1, "bytes", "bytes on every hop / traversals", ids
         )
     return numbers
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
-
 from analysis.comparison_tables import span
 from analysis.comparisons import COMPARISONS
 from analysis.link_probes import links_frame
 from analysis.load import Experiment
 from analysis.table_parts import make_spec
 from analysis.table_spec import NOTHING, Column, TableSpec, interval, number, text
-from analysis.wire import bytes_ratio, wire_by_arm, wire_frame
+from analysis.wire import arms_on_wire, bytes_ratio
 
 
 def fp8_bytes_table(experiment: Experiment) -> TableSpec:
@@ -97,30 +95,14 @@ def link_table(experiment: Experiment) -> TableSpec:
         f"Median [min–max] of {probes} round trips of each kind, from the link's sending end; a "
         "ring that was replaced has several starts. rtt: of empty probes; the asked delay stands "
         f"on both directions. MB/s: {sizes} payload bytes / (median payload rtt − median rtt), "
-        f"within the spread of both; {NOTHING} where the payload took no longer. Idle penalty: one "
-        "payload rtt after a silence − the median without; a single probe.",
+        f"{NOTHING} unless every payload rtt is longer than every empty one. Idle penalty: one "
+        "payload rtt after a silence − the median without; a single probe. A ring is named by its "
+        "stages and suite, and by its kernel where that is not the plan's default.",
     ]
     return make_spec(experiment, "links", "Links as measured", rows, columns, notes)
 
 
-def arms_on_wire(experiment: Experiment) -> pd.DataFrame:
-    """`wire.wire_by_arm` in reading order, with bytes a traversal and a token."""
-    jobs = wire_frame(experiment)
-    order = experiment.measured_arms()
-    jobs = jobs.sort_values("arm", key=lambda arms: arms.map(order.index), kind="stable")
-    rows = wire_by_arm(jobs)
-    kinds = ("request", "hidden", "reply")
-    rows = rows.assign(
-        **{f"{kind}_per_traversal": rows[f"{kind}_bytes"] / rows["traversals"] for kind in kinds}
-    )
-    all_bytes = sum(rows[f"{kind}_bytes"] for kind in kinds)
-    return rows.assign(
-        bytes_per_traversal=all_bytes / rows["traversals"],
-        bytes_per_token=all_bytes / rows["num_output"],
-    )
-
-
 def _frames_per_traversal(row: dict[str, Any]) -> str:
     # A whole number is exact and printed so; a mean is not.
-    whole, rest = divmod(row["frames"], row["traversals"])
-    return f"{row['frames'] / row['traversals']:.3f}" if rest else str(whole)
+    value = row["frames_per_traversal"]
+    return f"{value:.0f}" if value.is_integer() else f"{value:.3f}"

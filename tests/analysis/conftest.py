@@ -41,6 +41,12 @@ def _invented(factory: pytest.TempPathFactory, name: str) -> Invented:
 
 
 @pytest.fixture(scope="session")
+def decode_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
+    """As `invented`, under the name that the rules of `decode` are registered by."""
+    return _invented(tmp_path_factory, "decode")
+
+
+@pytest.fixture(scope="session")
 def seal_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
     """Two cells, four reps, three rings; seal-aes is a fifth slower."""
     return _invented(tmp_path_factory, "seal")
@@ -50,6 +56,30 @@ def seal_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
 def fp8_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
     """Two cells, four reps, two references a block; fp8 gives another text on `chat`."""
     return _invented(tmp_path_factory, "fp8")
+
+
+@pytest.fixture(scope="session")
+def int4_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
+    """Two cells, four reps, two references a block; int4 is quicker, on its own ring."""
+    return _invented(tmp_path_factory, "int4")
+
+
+@pytest.fixture(scope="session")
+def planner_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
+    """Three cells, four reps; the planner and its bound are alike but for noise."""
+    return _invented(tmp_path_factory, "planner-eu")
+
+
+@pytest.fixture(scope="session")
+def two_state_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
+    """Four cells, four reps; 8 or 16 drafts beside 8."""
+    return _invented(tmp_path_factory, "two-state")
+
+
+@pytest.fixture(scope="session")
+def acceptance_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
+    """Two cells, one rep, one frame in flight; nothing is timed."""
+    return _invented(tmp_path_factory, "acceptance")
 
 
 @pytest.fixture(scope="session")

@@ -17,19 +17,29 @@ from bench.schema import (
     PlannedJobRow,
     PlanPosition,
     Receipt,
+    StageObserved,
+    StageSpan,
     Timing,
 )
 from engine.trust.identity import Identity
 from tests.analysis.plan_builder import ARM_LEVERS, CELLS, Recipe, job_config, make_plan
 from tests.analysis.ring_simulation import PretendedRing
-from tests.analysis.wire_builder import config_of, counters_of, digest_of, link_rows
+from tests.analysis.wire_builder import (
+    BYTES_PER_ANSWER,
+    FRAME_BYTES,
+    config_of,
+    counters_of,
+    digest_of,
+    link_rows,
+)
 
 PROMPT_LEN = 40
 PREFILL_NS = 900_000_000
-FP8_FIRST_DIFFERENCE = {"chat": 10}  # cell -> where its fp8 text leaves the f32 one
+FIRST_DIFFERENCE = {"chat": 10}  # cell -> where the text of fp8 or int4 leaves the f32 one
+LOADS = ("0.40", "0.50", "1.30", "0.60")  # of the host, job by job, over and over
 
 
-def prefill_frame() -> FrameRow:
+def prefill_frame(num_stages: int = 4, reply_bytes: int = 100) -> FrameRow:
     """The prompt pass, whose reply commits the first output token."""
     return FrameRow(
         epoch=0,
@@ -47,8 +57,10 @@ def prefill_frame() -> FrameRow:
         sent_ns=1_000_000,
         received_ns=PREFILL_NS,
         sent_bytes=900,
-        received_bytes=100,
-        spans=[],
+        received_bytes=reply_bytes,
+        spans=[StageSpan(queue_ns=50_000, compute_ns=40_000_000, span_ns=40_060_000)] * num_stages,
+        frontier=PROMPT_LEN,
+        draft_ns=0,
     )
 
 
@@ -57,7 +69,7 @@ def text_of(cell: str, config: str, output_len: int) -> tuple[list[int], list[bo
     text = random.Random(f"text {cell}")
     output_ids = [text.randrange(1000) for _ in range(output_len)]
     right = [text.random() < CELLS[cell][1] for _ in output_ids]
-    first = FP8_FIRST_DIFFERENCE.get(cell, output_len) if config == "fp8" else output_len
+    first = FIRST_DIFFERENCE.get(cell, output_len) if config != "f32" else output_len
     return output_ids[:first] + [1000 + token for token in output_ids[first:]], right
 
 
@@ -74,9 +86,11 @@ def make_receipt(
     output_ids, right = text_of(row.cell, config.numeric_config, row.max_new_tokens)
     base, high, depth = ARM_LEVERS[row.arm]
     slowness = factor * random.Random(f"slowness {row.job_idx}").gauss(1.0, spread)
-    ring = PretendedRing(PROMPT_LEN, right, (base, high), depth, slowness)
-    decoded, last_ns = ring.play(PREFILL_NS)
-    frames = [prefill_frame(), *decoded]
+    ring = plan.ring_of(row.arm)
+    ends = (ring.num_stages, FRAME_BYTES + BYTES_PER_ANSWER[config.reply])
+    pretended = PretendedRing(PROMPT_LEN, right, (base, high), depth, slowness, *ends)
+    decoded, last_ns = pretended.play(PREFILL_NS)
+    frames = [prefill_frame(*ends), *decoded]
     lossless = Lossless(
         verdict="reference" if row.role == "reference" else "identical",
         reference_id=reference_id,
@@ -92,17 +106,17 @@ def make_receipt(
         model=plan.model,
         requested=config,
         observed=config,
-        stages=[],
-        ring=plan.ring_of(row.arm),
-        links=link_rows(plan.ring_of(row.arm).num_stages),
-        host={"invented": 1},
-        timing=timing_until(last_ns),
+        stages=observed_stages(plan, row.arm),
+        ring=ring,
+        links=link_rows(ring.num_stages),
+        host={"num_cores": 2, "load_average": LOADS[row.job_idx % len(LOADS)]},
+        timing=timing_until(last_ns, sum(frame.draft_ns for frame in frames)),
         prompt_digest=digest_of(row.cell),
         prompt_ids=list(range(PROMPT_LEN)),
         output_ids=output_ids,
         finish_reason="length",
         lossless=lossless,
-        counters=counters_of(frames, config, plan.ring_of(row.arm).num_stages),
+        counters=counters_of(frames, config, ring.num_stages),
         frames=frames,
         attestations=[],
     )
@@ -122,7 +136,26 @@ def position_of(plan: Plan, plan_digest: str, row: PlannedJobRow) -> PlanPositio
     )
 
 
-def timing_until(last_ns: int) -> Timing:
+def observed_stages(plan: Plan, arm: str) -> list[StageObserved]:
+    """What the stages of an arm's ring said of themselves."""
+    ring = plan.ring_of(arm)
+    return [
+        StageObserved(
+            stage_idx=stage_idx,
+            layer_start=start,
+            layer_end=end,
+            levers_digest=digest_of(arm),
+            model_digest=plan.model.model_digest,
+            source_digest=plan.build.engine_digest,
+            kernel=ring.kernel,
+            num_threads=ring.threads_per_stage,
+            max_kv_size=ring.max_kv_size,
+        )
+        for stage_idx, (start, end) in enumerate(ring.layer_plan)
+    ]
+
+
+def timing_until(last_ns: int, draft_ns: int = 0) -> Timing:
     """The times of a job whose last token was committed at `last_ns`."""
     return Timing(
         wall_start="2026-01-01T00:00:00Z",
@@ -130,7 +163,8 @@ def timing_until(last_ns: int) -> Timing:
         first_commit_ns=PREFILL_NS,
         last_commit_ns=last_ns,
         end_ns=last_ns + 1_000_000,
-        draft_ns=0,
+        draft_ns=draft_ns,
+        prepare_ns=0,
     )
 
 

@@ -35,18 +35,25 @@ ARM_LEVERS = {
     "null": (8, 8, 4),
     "chain-k16": (16, 16, 4),
     "two-state": (8, 16, 4),
+    "chain-m3": (8, 8, 4),
+    "chain-k16-d8": (16, 16, 8),
+    "chain-k32-d8": (32, 32, 8),
+    **dict.fromkeys(("planner", "clairvoyant", "oracle"), (16, 16, 8)),
+    "accept-k8": (8, 8, 1),
     **dict.fromkeys(("seal-none", "null-seal", "seal-chacha", "seal-aes"), (8, 8, 4)),
-    "ar-fp8": (0, 0, 1),
-    "chain-fp8": (8, 8, 4),
+    **dict.fromkeys(("ar-fp8", "ar-int4"), (0, 0, 1)),
+    **dict.fromkeys(("chain-fp8", "chain-int4"), (8, 8, 4)),
     **dict.fromkeys(FRAME_ARMS, (0, 0, 1)),
 }
 DECODE_ARMS = ("ar", "null-ar", "chain-k8", "null", "chain-k16", "two-state")
 NULL_PAIRS = {"null-ar": "ar", "null": "chain-k8", "null-seal": "seal-none"}
-REFERENCE_ARMS = {"f32": "ar", "fp8": "ar-fp8"}
+REFERENCE_ARMS = {"f32": "ar", "fp8": "ar-fp8", "int4": "ar-int4"}
 CELLS = {  # name -> (kind, invented acceptance)
     "verbatim-copy": ("draftable", 0.985),
+    "verbatim-long": ("draftable", 0.985),
     "code-edit": ("draftable", 0.95),
     "quote": ("draftable", 0.9),
+    "mixed": ("draftable", 0.8),
     "json-extract": ("draftable", 0.82),
     "tool-call": ("draftable", 0.75),
     "summary": ("novel", 0.5),
@@ -75,7 +82,23 @@ class Recipe:
         return list(dict.fromkeys(REFERENCE_ARMS[config_of(arm)] for arm in self.arms))
 
 
+PLANNER_CELLS = ("verbatim-long", "mixed", "chat")
 RECIPES = {
+    "decode": Recipe(experiment="decode", cells=("verbatim-long", "chat")),
+    "planner-eu": Recipe(
+        experiment="planner-eu",
+        cells=PLANNER_CELLS,
+        arms=("ar", "null-ar", "chain-k8", "null", "two-state", "planner", "clairvoyant"),
+        slowness={"planner": 0.9, "clairvoyant": 0.9},
+    ),
+    "two-state": Recipe(
+        experiment="two-state",
+        cells=("verbatim-long", "summary", "reasoning", "chat"),
+        arms=("ar", "null-ar", "chain-k8", "null", "two-state"),
+    ),
+    "acceptance": Recipe(
+        experiment="acceptance", arms=("accept-k8",), base_arm="", reps=1, output_len=24
+    ),
     "seal": Recipe(
         experiment="seal",
         arms=("seal-none", "null-seal", "seal-chacha", "seal-aes"),
@@ -85,6 +108,11 @@ RECIPES = {
     "fp8": Recipe(
         experiment="fp8",
         arms=("ar", "null-ar", "ar-fp8", "chain-k8", "null", "chain-fp8"),
+    ),
+    "int4": Recipe(
+        experiment="int4",
+        arms=("ar", "null-ar", "ar-int4", "chain-k8", "null", "chain-int4"),
+        slowness={"ar-int4": 0.8, "chain-int4": 0.8},
     ),
     "frames": Recipe(
         experiment="frames",
@@ -177,6 +205,7 @@ def make_plan(recipe: Recipe) -> Plan:
                 kind=CELLS[cell][0],
                 max_new_tokens=recipe.output_len,
                 prompt_digest=digest_of(cell),
+                group=cell,
             )
             for cell in recipe.cells
         ],

@@ -10,11 +10,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bench.schema import FrameRow
+from bench.schema import FrameRow, StageSpan
 
 LOOP_NS = 275_000_000
 POSITION_NS = 1_200_000
 SEND_NS = 400_000
+DRAFT_NS = 300_000  # of it
+QUEUE_NS = 50_000
+HANDING_NS = 10_000  # of a span, beside queue and compute
 
 
 @dataclass(slots=True)
@@ -27,6 +30,8 @@ class SentFrame:
     sent_len: int
     in_flight: int
     sent_ns: int
+    frontier: int
+    draft_ns: int
     accepted_len: int = 0
     tested_len: int = 0
     committed_len: int = 0
@@ -51,6 +56,8 @@ class PretendedRing:
     draft_lens: tuple[int, int]  # base k; k after a fully accepted frame
     depth: int
     slowness: float = 1.0
+    num_stages: int = 4
+    reply_bytes: int = 100
     frames: list[SentFrame] = field(default_factory=list)
     under_way: deque[SentFrame] = field(default_factory=deque)
     epoch: int = 0
@@ -82,6 +89,7 @@ class PretendedRing:
         return [self._row(frame) for frame in self.frames], self.now_ns
 
     def _fill(self) -> None:
+        draft_ns = 0  # the first draft was ready
         while len(self.under_way) < self.depth and (self.draft_len or not self.under_way):
             anchors = max(0, self.frontier - self.next_position)
             frame = SentFrame(
@@ -91,7 +99,10 @@ class PretendedRing:
                 sent_len=self.draft_len,
                 in_flight=len(self.under_way) + 1,
                 sent_ns=self.now_ns,
+                frontier=self.frontier,
+                draft_ns=draft_ns,
             )
+            draft_ns = DRAFT_NS if self.draft_len else 0
             self.now_ns += SEND_NS
             self.next_position = frame.end
             self.frames.append(frame)
@@ -146,6 +157,14 @@ class PretendedRing:
             sent_ns=frame.sent_ns,
             received_ns=frame.received_ns,
             sent_bytes=120 + 8 * frame.positions_len,
-            received_bytes=0 if frame.received_ns is None else 96 + 8 * frame.positions_len,
-            spans=[],
+            received_bytes=0 if frame.received_ns is None else self.reply_bytes,
+            spans=[] if frame.received_ns is None else self._spans(frame),
+            frontier=frame.frontier,
+            draft_ns=frame.draft_ns,
         )
+
+    def _spans(self, frame: SentFrame) -> list[StageSpan]:
+        compute_ns = POSITION_NS * frame.positions_len // self.num_stages
+        span_ns = QUEUE_NS + compute_ns + HANDING_NS
+        span = StageSpan(queue_ns=QUEUE_NS, compute_ns=compute_ns, span_ns=span_ns)
+        return [span] * self.num_stages

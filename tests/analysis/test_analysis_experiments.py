@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,77 +11,74 @@ import msgspec
 import pytest
 
 from analysis import figures, folders, load, numbers, tables
-from analysis.arm_slots import slot_of
+from analysis.breakdown import job_breakdowns
 from analysis.comparison_figures import draw_comparisons
 from analysis.comparisons import compare
 from analysis.effects import FASTER, NULL_ARM, SLOWER, null_band, ratio_table
 from analysis.figure_file import house_style
-from analysis.hypotheses import FAILS, HOLDS, NOT_EVALUATED, UNDECIDED, outcomes
-from analysis.load import Experiment, jobs_frame, load_experiment
-from bench.schema import Receipt
+from analysis.hypotheses import outcomes
+from analysis.load import jobs_frame, load_experiment
+from analysis.readme import results_block
+from analysis.rule_parts import NOT_EVALUATED
+from bench.schema import RECEIPT_SCHEMA
 from engine.errors import ReceiptError
+from tests.analysis.altered import load_invented
 from tests.analysis.conftest import Invented
 from tests.analysis.experiment_builder import build_experiment
 from tests.analysis.plan_builder import RECIPES
 
-SEAL_TEXTS = ("Primary metric: speed.", "H1: chacha.", "H2: aes.", "H3: lossless.")
-FP8_TEXTS = ("H1: own ids.", "H2: other text.", "H3: bytes.")
-FRAME_TEXTS = ("H1: N + 1 frames.", "H2: lossless.")
-
-
-def load_invented(invented: Invented, *hypotheses: str) -> Experiment:
-    """The experiment, as if its plan had pre-registered these hypotheses."""
-    experiment = load_experiment(invented.folder, invented.key_folders)
-    plan = msgspec.structs.replace(experiment.plan, hypotheses=list(hypotheses))
-    return replace(experiment, plan=plan)
-
-
-def outcome_of(experiment: Experiment) -> dict[str, str]:
-    rows = outcomes(experiment)
-    names = rows["hypothesis"].str.partition(":")[0]
-    return dict(zip(names, rows["outcome"], strict=True))
-
-
-def changed(experiment: Experiment, arm: str, change: Callable[[Receipt], Receipt]) -> Experiment:
-    receipts = [
-        change(receipt) if receipt.requested.arm == arm else receipt
-        for receipt in experiment.receipts
-    ]
-    return replace(experiment, receipts=tuple(receipts))
-
-
-def slowed(factor: float) -> Callable[[Receipt], Receipt]:
-    def slow(receipt: Receipt) -> Receipt:
-        timing = receipt.timing
-        decode_ns = timing.last_commit_ns - timing.first_commit_ns
-        last_ns = timing.first_commit_ns + round(decode_ns * factor)
-        later = msgspec.structs.replace(timing, last_commit_ns=last_ns, end_ns=last_ns)
-        return msgspec.structs.replace(receipt, timing=later)
-
-    return slow
-
-
-def as_failed(receipt: Receipt) -> Receipt:
-    return msgspec.structs.replace(receipt, status="failed")
-
 
 def test_each_experiment_has_its_own_tables(
-    seal_invented: Invented, fp8_invented: Invented, frames_invented: Invented
+    seal_invented: Invented,
+    fp8_invented: Invented,
+    frames_invented: Invented,
+    acceptance_invented: Invented,
+    planner_invented: Invented,
 ) -> None:
     shared = ["hypotheses", "exclusions", "links"]
     for invented, names in (
-        (seal_invented, ["seal"]),
-        (fp8_invented, ["fp8_speed", "fp8_bytes", "fp8_ids", "acceptance"]),
+        (seal_invented, ["seal", "breakdown"]),
+        (fp8_invented, ["fp8_speed", "fp8_bytes", "fp8_ids", "acceptance", "breakdown"]),
         (frames_invented, ["frames"]),
+        (acceptance_invented, ["acceptance"]),
+        (planner_invented, ["decode", "against_base", "acceptance", "breakdown"]),
     ):
         specs = tables.all_tables(load_invented(invented, "H1: something."))
         assert [spec.name for spec in specs] == names + shared
         assert all(spec.printed() for spec in specs if spec.name != "exclusions")
 
 
-def test_version_1_prints_no_links() -> None:
-    specs = tables.all_tables(load_experiment(load.find_experiment()))
-    assert "links" not in [spec.name for spec in specs]
+def test_earlier_versions_print_what_they_hold() -> None:
+    """Catches a guess where a committed receipt of version 1 or 2 lacks a measurement."""
+    for name, schema, lacking in (
+        ("decode", "longhaul-plan/1", {"links", "breakdown"}),
+        ("seal", "longhaul-plan/2", {"breakdown"}),
+    ):
+        experiment = load_experiment(load.find_experiment("", name))
+        assert experiment.plan.schema == schema
+        assert lacking.isdisjoint(spec.name for spec in tables.all_tables(experiment))
+        assert job_breakdowns(experiment).empty
+
+
+def test_the_readme_states_the_suite_and_every_outcome(
+    decode_invented: Invented, seal_invented: Invented, frames_invented: Invented
+) -> None:
+    """Catches speeds of unprotected frames that a reader takes for those of sealed ones."""
+    decode = load_invented(decode_invented)
+    seal = load_invented(seal_invented, "Primary metric: speed.", "H1: chacha.", "H3: lossless.")
+    frames = load_invented(frames_invented, "H1: frames.", "H2: lossless.")
+    lines = results_block(decode, [seal, frames]).splitlines()
+    sentence = next(line for line in lines if line.startswith("Committed experiment `decode`"))
+    version = RECEIPT_SCHEMA.rpartition("/")[2]
+    assert f"frames not protected (suite `plain`; receipts of version {version})" in sentence
+    seal_line, frames_line = (line for line in lines if line.startswith("- "))
+    assert seal_line.startswith("- `seal` (reps: 4, ") and "Primary metric" not in seal_line
+    assert "H1 holds (seal-chacha " in seal_line and "; H3 holds (" in seal_line
+    assert frames_line.endswith("H1 holds (8 of 8 jobs; 8 of 8 rings); H2 holds (9 of 9 jobs).")
+    ring = msgspec.structs.replace(decode.plan.ring, suite="aes-256-gcm")
+    receipts = [msgspec.structs.replace(receipt, ring=ring) for receipt in decode.receipts]
+    alone = results_block(replace(decode, receipts=tuple(receipts)), [])
+    assert "frames sealed (suite `aes-256-gcm`; " in alone and "Further" not in alone
 
 
 def test_seal_table_has_cells_total_band_and_verdicts(seal_invented: Invented) -> None:
@@ -166,121 +162,6 @@ def test_nothing_timed_means_no_ratio_and_no_band(frames_invented: Invented) -> 
     assert list(figures.figures_of(unnamed)) == ["frames_by_stages"]
 
 
-def test_seal_hypotheses_follow_the_interval_over_all_cells(seal_invented: Invented) -> None:
-    experiment = load_invented(seal_invented, *SEAL_TEXTS)
-    ratios = compare(experiment)[0].ratios.set_index(["cell", "arm"])
-    row = ratios.loc[("all cells", "seal-chacha")]
-    assert row["low"] >= 0.98, "the invented spread is small"
-    found = outcome_of(experiment)
-    assert found["H1"] == HOLDS and found["H2"] == FAILS and found["H3"] == HOLDS
-    assert found["Primary metric"] == NOT_EVALUATED
-    measured = outcomes(experiment)["measured"]
-    assert measured[1].startswith(f"seal-chacha {row['ratio']:.3f} [{row['low']:.3f}")
-    assert "null-seal" in measured[1] and "null band" in measured[1]
-    on_the_line = changed(experiment, "seal-chacha", slowed(row["ratio"] / 0.98))
-    assert outcome_of(on_the_line)["H1"] == UNDECIDED
-    assert outcome_of(changed(experiment, "seal-aes", as_failed))["H3"] == FAILS
-    few = replace(experiment, plan=msgspec.structs.replace(experiment.plan, reps=3))
-    assert set(outcome_of(few).values()) == {NOT_EVALUATED}
-    plan = msgspec.structs.replace(experiment.plan, null_pairs={})
-    without_null = outcome_of(replace(experiment, plan=plan))
-    assert without_null["H1"] == NOT_EVALUATED, "no band, no verdict on a speed"
-
-
-def test_fp8_hypotheses(fp8_invented: Invented) -> None:
-    experiment = load_invented(fp8_invented, *FP8_TEXTS)
-    assert set(outcome_of(experiment).values()) == {HOLDS}
-    assert "chat from output 10; 0 jobs judged across" in list(outcomes(experiment)["measured"])
-
-    def other_ids(receipt: Receipt) -> Receipt:
-        return msgspec.structs.replace(receipt, output_ids=receipt.output_ids[::-1])
-
-    assert outcome_of(changed(experiment, "chain-fp8", other_ids))["H1"] == FAILS
-    identical = {
-        receipt.position.cell: receipt.output_ids
-        for receipt in experiment.receipts
-        if receipt.requested.arm == "ar"
-    }
-    same_text = changed(
-        experiment,
-        "ar-fp8",
-        lambda r: msgspec.structs.replace(r, output_ids=identical[r.position.cell]),
-    )
-    assert outcome_of(same_text)["H2"] == FAILS
-    crossed = changed(
-        experiment,
-        "chain-fp8",
-        lambda r: msgspec.structs.replace(
-            r, lossless=msgspec.structs.replace(r.lossless, reference_id=experiment.receipt_ids[0])
-        ),
-    )
-    assert experiment.receipts[0].requested.numeric_config == "f32"
-    assert outcome_of(crossed)["H2"] == FAILS
-
-
-def test_fp8_bytes_hold_only_if_both_bounds_do(fp8_invented: Invented) -> None:
-    """Catches a claim that a friendly guess about dropped frames carries."""
-    experiment = load_invented(fp8_invented, *FP8_TEXTS)
-
-    def scaled(num: int, den: int) -> Callable[[Receipt], Receipt]:
-        def change(receipt: Receipt) -> Receipt:
-            hops = [
-                hop
-                if hop.sender in ("coordinator", "stage-3")
-                else msgspec.structs.replace(hop, bytes=hop.bytes * num // den)
-                for hop in receipt.counters.hops
-            ]
-            counters = msgspec.structs.replace(receipt.counters, hops=hops)
-            return msgspec.structs.replace(receipt, counters=counters)
-
-        return change
-
-    def dropping(receipt: Receipt) -> Receipt:
-        """One overtaken frame of many positions, and every stage dropped some frame or other."""
-        overtaken = [idx for idx, frame in enumerate(receipt.frames) if frame.outcome == "stale"]
-        if not overtaken:
-            return receipt
-        frames, hops = list(receipt.frames), receipt.counters.hops
-        frames[overtaken[0]] = msgspec.structs.replace(frames[overtaken[0]], positions_len=60)
-        fewer = [msgspec.structs.replace(hop, frames=hop.frames - 1) for hop in hops[1:]]
-        counters = msgspec.structs.replace(receipt.counters, hops=[hops[0], *fewer])
-        return msgspec.structs.replace(receipt, frames=frames, counters=counters)
-
-    assert outcome_of(changed(experiment, "chain-fp8", scaled(12, 10)))["H3"] == FAILS
-    dropped = changed(changed(experiment, "chain-fp8", dropping), "chain-k8", dropping)
-    least, _, most = outcomes(dropped)["measured"][2].partition("–")
-    assert float(least) < float(most)
-    # The claim stands between the two bounds: neither held nor refuted.
-    factor = round(0.27 / ((float(least) + float(most)) / 2) * 10_000)
-    between = changed(dropped, "chain-fp8", scaled(factor, 10_000))
-    assert outcome_of(between)["H3"] == UNDECIDED
-
-
-def test_frame_hypotheses_need_every_ring_and_every_job(frames_invented: Invented) -> None:
-    experiment = load_invented(frames_invented, *FRAME_TEXTS)
-    assert experiment.plan.reps == 1, "what is counted needs no repetitions"
-    assert set(outcome_of(experiment).values()) == {HOLDS}
-
-    def skipping(receipt: Receipt) -> Receipt:
-        hops = list(receipt.counters.hops)
-        hops[-1] = msgspec.structs.replace(hops[-1], frames=hops[-1].frames - 1)
-        counters = msgspec.structs.replace(receipt.counters, hops=hops)
-        return msgspec.structs.replace(receipt, counters=counters)
-
-    assert outcome_of(changed(experiment, "logits-s3", skipping))["H1"] == FAILS
-    unwanted = {row.job_idx for row in experiment.plan.jobs if row.arm == "ids-s4"}
-    jobs = [row for row in experiment.plan.jobs if row.job_idx not in unwanted]
-    receipts = [r for r in experiment.receipts if r.position.job_idx not in unwanted]
-    ids = [i for n, i in enumerate(experiment.receipt_ids) if n not in unwanted]
-    without = replace(
-        experiment,
-        plan=msgspec.structs.replace(experiment.plan, jobs=jobs),
-        receipts=tuple(receipts),
-        receipt_ids=tuple(ids),
-    )
-    assert outcome_of(without)["H1"] == FAILS, "four rings were promised"
-
-
 def test_figures_of_each_experiment_are_written(
     seal_invented: Invented,
     fp8_invented: Invented,
@@ -327,17 +208,6 @@ def test_an_experiment_without_a_used_job_has_no_figure(
         assert [spec.name for spec in tables.all_tables(experiment)][-1] == "exclusions"
         with pytest.raises(ReceiptError, match="to draw"):
             figures.write_figures(experiment, tmp_path)
-
-
-def test_every_arm_of_the_experiments_has_a_slot_of_its_own() -> None:
-    looks = {}
-    for name, recipe in RECIPES.items():
-        slots = [slot_of(arm, recipe.arms) for arm in recipe.arms]
-        assert all(slot.colour_idx is not None for slot in slots), name
-        assert len(set(slots)) == len(slots), f"{name}: two arms look alike"
-        looks |= dict(zip(recipe.arms, slots, strict=True))
-    assert looks["null-seal"].is_hollow and not looks["seal-none"].is_hollow
-    assert looks["null-seal"].colour_idx == looks["seal-none"].colour_idx
 
 
 @pytest.fixture

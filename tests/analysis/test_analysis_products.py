@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import msgspec
 import papermill
@@ -18,8 +19,10 @@ from analysis import figures, numbers, pair, tables
 from analysis.arm_slots import in_reading_order, slot_of
 from analysis.effects import NULL_ARM, ratio_table
 from analysis.folders import REPOSITORY
-from analysis.hypotheses import FAILS, HOLDS, NOT_EVALUATED, outcomes
+from analysis.hypotheses import outcomes
 from analysis.load import jobs_frame, load_experiment
+from analysis.rule_parts import FAILS, HOLDS, NOT_EVALUATED
+from analysis.table_parts import load_words
 from engine.errors import ConfigError, ReceiptError
 from tests.analysis.conftest import Invented
 from tests.analysis.experiment_builder import build_experiment
@@ -97,6 +100,25 @@ def test_decode_table_states_reps_band_and_lossless_count(invented: Invented) ->
     assert by_arm["verbatim-copy", "chain-k16"][6] == "4/4"
     assert by_arm["verbatim-copy", "null-ar"][5] == NULL_ARM
     assert any("Null band (`null-ar` / `ar`, blocks: 8, reps: 4)" in note for note in spec.notes)
+
+
+def test_tables_say_how_busy_the_host_was(invented: Invented) -> None:
+    """Catches a load that reference jobs, or jobs that are not used, enter."""
+    experiment = load_experiment(invented.folder, invented.key_folders)
+    loads = [float(receipt.host["load_average"]) for receipt, _ in experiment.measured()]
+    assert 0 < len(loads) < len(experiment.receipts)
+    words = f"median {median(loads):.2f}, maximum {max(loads):.2f} over jobs."
+    for spec in (tables.decode_table(experiment), tables.base_table(experiment)):
+        note = next(note for note in spec.notes if note.startswith("4 reps"))
+        assert "(2 cores)" in note and note.endswith(words)
+    first, *others = experiment.receipts
+    assert first.position.role == "reference"
+    silent = [msgspec.structs.replace(receipt, host={"num_cores": 2}) for receipt in others]
+    unknown = replace(experiment, receipts=(first, *silent))
+    assert not load_words(unknown), "no job that is used noted its load"
+    assert "Load" not in " ".join(tables.decode_table(unknown).notes)
+    one = replace(experiment, receipts=(first, *silent[:-1], others[-1]))
+    assert load_words(one)[0].endswith(f"noted by 1 of {len(loads)} jobs.")
 
 
 def test_one_rep_says_that_it_resolves_little(invented: Invented, tmp_path: Path) -> None:
@@ -246,4 +268,5 @@ def test_pre_registered_hypotheses_are_decided_by_the_tables_own_ratios(
     spoiled = replace(registered, receipts=tuple(receipts))
     assert outcomes(spoiled).set_index("hypothesis").loc[texts[2], "outcome"] == FAILS
     one_rep = replace(registered, plan=msgspec.structs.replace(plan, reps=1))
-    assert set(outcomes(one_rep)["outcome"]) == {NOT_EVALUATED}
+    timed_need_reps = [NOT_EVALUATED, NOT_EVALUATED, HOLDS, NOT_EVALUATED]
+    assert list(outcomes(one_rep)["outcome"]) == timed_need_reps, "ids are counted, not timed"

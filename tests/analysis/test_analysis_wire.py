@@ -15,14 +15,13 @@ from analysis.agreement import compare_ids, first_difference
 from analysis.checks import check_identities
 from analysis.link_probes import links_frame
 from analysis.load import Experiment, find_experiment, load_experiment
-from analysis.wire import bytes_ratio, position_bounds, wire_by_arm, wire_frame
-from analysis.wire_tables import arms_on_wire
+from analysis.wire import arms_on_wire, bytes_ratio, position_bounds, wire_by_arm, wire_frame
 from bench.receipt import parse_document, write_signed
-from bench.schema import Counters, FrameRow, Receipt
+from bench.schema import Counters, FrameRow, LinkRow, Receipt
 from engine.errors import ReceiptError
 from tests.analysis.conftest import Invented
 from tests.analysis.experiment_builder import (
-    FP8_FIRST_DIFFERENCE,
+    FIRST_DIFFERENCE,
     PROMPT_LEN,
     prefill_frame,
     receipt_path,
@@ -164,7 +163,7 @@ def test_fp8_ids_part_where_they_part(fp8: Experiment) -> None:
     assert rows.loc["verbatim-copy", "equal"] == 4
     assert math.isnan(rows.loc["verbatim-copy", "first_difference"])
     assert rows.loc["verbatim-copy", "equal_frac"] == 1
-    first = FP8_FIRST_DIFFERENCE["chat"]
+    first = FIRST_DIFFERENCE["chat"]
     assert rows.loc["chat", "equal"] == 0 and rows.loc["chat", "compared"] == 4
     assert rows.loc["chat", "first_difference"] == rows.loc["chat", "last_difference"] == first
     assert rows.loc["chat", "equal_frac"] == first / 40
@@ -185,6 +184,18 @@ def test_an_unfinished_job_is_never_equal(fp8: Experiment) -> None:
     assert list(rows["compared"]) == list(rows["equal"]) == [3, 3]
 
 
+def with_last_links(experiment: Experiment, links: list[LinkRow]) -> Experiment:
+    *others, last = experiment.receipts
+    return replace(experiment, receipts=(*others, msgspec.structs.replace(last, links=links)))
+
+
+def test_rings_that_differ_in_their_kernel_are_told_apart(int4_invented: Invented) -> None:
+    """Catches the probes of two rings under one name, as two starts of one."""
+    rows = links_frame(load_experiment(int4_invented.folder, int4_invented.key_folders))
+    assert list(dict.fromkeys(rows["ring"])) == ["4 × plain", "4 × plain, int4-invented"]
+    assert set(rows["start"]) == {1} and len(rows) == 2 * 5
+
+
 def test_probes_of_each_ring_and_start(seal_invented: Invented) -> None:
     seal = load_experiment(seal_invented.folder, seal_invented.key_folders)
     rows = links_frame(seal)
@@ -198,11 +209,18 @@ def test_probes_of_each_ring_and_start(seal_invented: Invented) -> None:
     assert (row["min_rtt_ms"], row["max_rtt_ms"]) == (110.3, 110.8)
     assert row["mb_per_s"] == pytest.approx(5.0)
     assert row["idle_penalty_ms"] == pytest.approx(80.0)
+    overlapping = [
+        msgspec.structs.replace(link, rtt_ns=[*link.rtt_ns[:-1], min(link.payload_rtt_ns)])
+        for link in seal.receipts[-1].links
+    ]
+    rows = links_frame(with_last_links(seal, overlapping))
+    unresolved = rows[rows["start"] == 2]
+    assert unresolved["mb_per_s"].isna().all(), "the spreads meet: no rate is resolved"
+    assert (unresolved["payload_rtt_ms"] > unresolved["rtt_ms"]).all(), "the medians do not"
     quick = [
         msgspec.structs.replace(link, payload_rtt_ns=[1, 2, 3]) for link in seal.receipts[-1].links
     ]
-    receipts = (*seal.receipts[:-1], msgspec.structs.replace(seal.receipts[-1], links=quick))
-    again = links_frame(replace(seal, receipts=receipts))
+    again = links_frame(with_last_links(seal, quick))
     assert set(again["start"]) == {1, 2} and len(again) == 4 * 5
     assert again[again["start"] == 2]["mb_per_s"].isna().all(), "the payload took no longer"
 

@@ -16,13 +16,15 @@ from bench.schema import Counters, FrameRow, HopRow, JobConfig, LinkRow, RingCon
 
 NUM_LAYERS = 30
 FRAME_BYTES = 40  # header and tag
-BYTES_PER_POSITION = {"f32": 2304, "fp8": 580}
+BYTES_PER_POSITION = {"f32": 2304, "fp8": 580, "int4": 2304}
 BYTES_PER_ANSWER = {"ids": 4, "logits": 1000}
 ONE_WAY_NS = 55_000_000
 RTT_NS = 110_500_000
 PAYLOAD_BYTES = 120_000
 MOVING_NS = 24_000_000  # so 5 MB/s
 IDLE_NS = 80_000_000
+CODEC_NS = 90_000  # of a process and a frame
+SEAL_NS = 30_000
 SUITES = {"seal-chacha": "chacha20-poly1305", "seal-aes": "aes-256-gcm"}
 FRAME_ARMS = tuple(f"{reply}-s{n}" for reply in ("ids", "logits") for n in (1, 2, 3, 4))
 
@@ -40,18 +42,21 @@ RING = RingConfig(
     profile_digest=digest_of("profile"),
     suite="plain",
     kernel="invented",
+    max_kv_size=0,
 )
 
 
 def config_of(arm: str) -> str:
     """An arm's numeric configuration."""
-    return "fp8" if arm.endswith("fp8") else "f32"
+    return next((config for config in ("fp8", "int4") if arm.endswith(config)), "f32")
 
 
 def ring_of(arm: str) -> RingConfig:
     """The ring that an arm's jobs run on."""
     if arm in SUITES:
         return msgspec.structs.replace(RING, suite=SUITES[arm])
+    if config_of(arm) == "int4":
+        return msgspec.structs.replace(RING, kernel="int4-invented")
     num_stages = int(arm[-1]) if arm in FRAME_ARMS else RING.num_stages
     if num_stages == RING.num_stages:
         return RING
@@ -88,7 +93,13 @@ def counters_of(frames: Sequence[FrameRow], config: JobConfig, num_stages: int) 
     sizes += [hidden] * (num_stages - 1) + [answer * len(frames)]
     senders = ["coordinator", *(f"stage-{idx}" for idx in range(num_stages))]
     hops = [
-        HopRow(sender=sender, frames=len(frames), bytes=size)
+        HopRow(
+            sender=sender,
+            frames=len(frames),
+            bytes=size,
+            codec_ns=CODEC_NS * len(frames),
+            seal_ns=SEAL_NS * len(frames),
+        )
         for sender, size in zip(senders, sizes, strict=True)
     ]
     return Counters(

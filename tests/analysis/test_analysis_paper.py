@@ -1,0 +1,69 @@
+"""What lies in paper/ is what the committed receipts give, byte for byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis import numbers, tables
+from analysis.figures import figures_of
+from analysis.folders import REPOSITORY, committed_experiments, product_folder
+from analysis.load import Experiment, find_experiments, load_experiment
+
+PAPER = REPOSITORY / "paper"
+
+
+@pytest.fixture(scope="module")
+def committed() -> dict[str, Experiment]:
+    """Every committed experiment by the name of its folder."""
+    return {folder.name: load_experiment(folder) for folder in find_experiments()}
+
+
+@pytest.fixture(scope="module")
+def made(committed: dict[str, Experiment], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables and numbers of every committed experiment, made now, laid out as in paper/."""
+    made = tmp_path_factory.mktemp("paper")
+    for name, experiment in committed.items():
+        for spec in tables.all_tables(experiment):
+            spec.write(product_folder("tables", "", name, made / "tables"))
+        path = numbers.numbers_path("", name).relative_to(PAPER)
+        numbers.write_numbers(experiment, made / path)
+    return made
+
+
+def files_in(folder: Path, *patterns: str) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for pattern in patterns
+        for path in folder.glob(pattern)
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("patterns", [("tables/**/*",), ("numbers.json", "numbers/**/*")])
+def test_the_paper_is_what_the_receipts_give(made: Path, patterns: tuple[str, ...]) -> None:
+    """Catches a table made by older code or receipts, typed by hand, or that nothing makes now."""
+    found, wanted = files_in(PAPER, *patterns), files_in(made, *patterns)
+    assert found.keys() == wanted.keys(), "run: make tables"
+    assert [name for name, body in wanted.items() if found[name] != body] == [], "run: make tables"
+    assert len(wanted) >= len(committed_experiments())
+
+
+def test_every_committed_figure_names_the_committed_receipts(
+    committed: dict[str, Experiment],
+) -> None:
+    """Catches a figure that was drawn from other receipts, or by no painter of today."""
+    names = {}
+    for name, experiment in committed.items():
+        out = product_folder("figures", "", name)
+        for figure in figures_of(experiment):
+            for ending in ("svg", "pdf", "csv"):
+                names[out / f"{figure}.{ending}"] = experiment.receipt_set_digest
+            if (out / f"{figure}.ids.txt").is_file():
+                ids = (out / f"{figure}.ids.txt").read_text().split()
+                assert ids and set(ids) <= set(experiment.receipt_ids)
+    found = {path for path in (PAPER / "figures").rglob("*") if path.is_file()}
+    assert {path for path in found if not path.name.endswith(".ids.txt")} == set(names)
+    for path, digest in names.items():
+        assert digest.encode() in path.read_bytes(), path
