@@ -1,4 +1,4 @@
-"""`python -m bench run | check | show | plan`.
+"""`python -m bench run | check | show | plan | wan`.
 
 Guarantees: whatever goes wrong, finished receipts stay and no process stays behind.
 """
@@ -24,6 +24,7 @@ from bench.run import ExperimentRun
 from bench.schema import ModelFacts, Plan, RingConfig
 from bench.show import explain
 from bench.store import now_rfc3339
+from bench.wan import netns_cli
 from bench.wan.profile import LinkProfile, load_profile
 from engine import defaults
 from engine.cluster.launch import CHECKOUT_DIR, RingSpec
@@ -76,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     prior_cli.add_argument("folders", type=Path, nargs="+")
     showing = commands.add_parser("show", help="explain receipts and study records")
     showing.add_argument("receipts", type=Path, nargs="+")
+    netns_cli.add_arguments(commands.add_parser("wan", help="links in network namespaces"))
     return parser
 
 
@@ -214,6 +216,8 @@ def main(arguments: list[str] | None = None) -> int:
             from bench import check
 
             return check.main([str(asked.folder)])
+        if asked.command == "wan":
+            return netns_cli.run(asked)
         for path in asked.receipts:
             print(explain(path, _keys()))
         return 0

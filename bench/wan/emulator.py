@@ -1,7 +1,8 @@
 """Puts a link profile's relays in front of a local ring.
 
 Guarantees: the N + 1 links of the ring, in order, have the profile's shapes; a transparent profile
-starts no relay. Must never know jobs or models.
+starts no relay; a profile that asks for what only packets have is refused, never approximated.
+Must never know jobs or models.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Sequence
 
 from bench.wan.profile import LinkProfile
 from bench.wan.relay import RelayProcess, link_to
+from engine.cluster.launch import StagePlace
+from engine.errors import ConfigError
 
 Address = tuple[str, int]
 
@@ -25,6 +28,21 @@ class RelayedLinks:
         self._profile = profile
         self._seed = seed
         self._relay = RelayProcess()
+
+    def places(self, num_stages: int) -> list[StagePlace]:
+        """Every stage runs as a plain process of this machine.
+
+        Raises:
+            ConfigError: the profile asks for what a relay of byte streams cannot do.
+        """
+        for shape in self._profile.links(num_stages):
+            if shape.packet_fields:
+                raise ConfigError(
+                    f"profile {self._profile.name!r}, link {shape.name}: a relay carries bytes, "
+                    f"not packets, and has no {', '.join(shape.packet_fields)}; use "
+                    "bench.wan.netns, or a profile without them"
+                )
+        return [StagePlace()] * num_stages
 
     def open(self, targets: Sequence[Address]) -> list[Address]:
         """Start the relay; return the addresses that stand in front of the targets."""

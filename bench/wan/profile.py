@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -25,11 +25,22 @@ NS_PER_MS = 1_000_000
 BYTES_PER_S_PER_MBIT = 125_000
 
 JitterDistribution = Literal["none", "uniform", "exponential"]
+CongestionControl = Literal["", "cubic", "bbr", "reno"]  # "": the kernel's default
 
 # Bounds wide enough for a satellite hop and tight enough to catch a value in the wrong unit.
 DelayMs = Annotated[float, msgspec.Meta(ge=0.0, le=10_000.0)]
 JitterMs = Annotated[float, msgspec.Meta(ge=0.0, le=1_000.0)]
 RateMbit = Annotated[float, msgspec.Meta(ge=0.0, le=400_000.0)]
+QueueBytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 30)]
+Ppm = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+
+# What only packets have; a digest leaves out those at rest, so that older profiles keep theirs.
+PACKET_FIELDS_AT_REST = {
+    "queue_bytes": 0,
+    "loss_ppm": 0,
+    "reorder_ppm": 0,
+    "congestion_control": "",
+}
 
 
 class LinkShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,6 +52,9 @@ class LinkShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         jitter_ns: added on top: the width of `uniform`, the mean of `exponential`.
         jitter_distribution: "none", "uniform" or "exponential".
         rate_bytes_per_s: serialisation rate; 0 is unlimited.
+        queue_bytes: what may wait for the rate, IP headers included; 0 is unlimited.
+        loss_ppm, reorder_ppm: packets of a million that vanish, or that followers overtake.
+        congestion_control: of TCP between the link's two ends; "" is the kernel's default.
     """
 
     name: str
@@ -48,11 +62,25 @@ class LinkShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     jitter_ns: int = 0
     jitter_distribution: JitterDistribution = "none"
     rate_bytes_per_s: int = 0
+    queue_bytes: int = 0
+    loss_ppm: int = 0
+    reorder_ppm: int = 0
+    congestion_control: CongestionControl = ""
 
     @property
     def is_transparent(self) -> bool:
         """True when the link changes nothing, so that no relay has to stand on it."""
-        return self.one_way_ns == 0 and self.jitter_ns == 0 and self.rate_bytes_per_s == 0
+        return (
+            self.one_way_ns == 0
+            and self.jitter_ns == 0
+            and self.rate_bytes_per_s == 0
+            and not self.packet_fields
+        )
+
+    @property
+    def packet_fields(self) -> list[str]:
+        """Names of the fields in use that only `bench.wan.netns` can do, not a relay."""
+        return [name for name, rest in PACKET_FIELDS_AT_REST.items() if getattr(self, name) != rest]
 
 
 class LinkEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,6 +90,10 @@ class LinkEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     jitter_ms: JitterMs = 0.0
     jitter_distribution: JitterDistribution = "none"
     rate_mbit: RateMbit = 0.0
+    queue_bytes: QueueBytes = 0
+    loss_ppm: Ppm = 0
+    reorder_ppm: Ppm = 0
+    congestion_control: CongestionControl = ""
 
 
 class ProfileFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,6 +105,10 @@ class ProfileFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     jitter_ms: JitterMs = 0.0
     jitter_distribution: JitterDistribution = "none"
     rate_mbit: RateMbit = 0.0
+    queue_bytes: QueueBytes = 0
+    loss_ppm: Ppm = 0
+    reorder_ppm: Ppm = 0
+    congestion_control: CongestionControl = ""
     link: tuple[LinkEntry, ...] = ()
 
 
@@ -81,7 +117,7 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         loop_ns: total one-way delay around the ring; None where the file lists its links.
-        jitter_ns, jitter_distribution, rate_bytes_per_s: of every link of a loop.
+        jitter_ns and all that follows, but `listed`: of every link of a loop.
         listed: the links of a file that lists them, in ring order; else empty.
     """
 
@@ -92,6 +128,10 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
     jitter_distribution: JitterDistribution
     rate_bytes_per_s: int
     listed: tuple[LinkShape, ...]
+    queue_bytes: int = 0
+    loss_ppm: int = 0
+    reorder_ppm: int = 0
+    congestion_control: CongestionControl = ""
 
     def links(self, num_stages: int) -> list[LinkShape]:
         """Return the `num_stages + 1` directed links in ring order.
@@ -122,6 +162,7 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
                 jitter_ns=self.jitter_ns,
                 jitter_distribution=self.jitter_distribution,
                 rate_bytes_per_s=self.rate_bytes_per_s,
+                **{field: getattr(self, field) for field in PACKET_FIELDS_AT_REST},
             )
             for link_idx, name in enumerate(names)
         ]
@@ -131,13 +172,17 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
         """False when every link is transparent: the ring then dials its stages directly."""
         if self.loop_ns is None:
             return not all(shape.is_transparent for shape in self.listed)
-        return bool(self.loop_ns or self.jitter_ns or self.rate_bytes_per_s)
+        return not self.links(1)[0].is_transparent
 
     @property
     def digest(self) -> str:
         """SHA-256 over everything but the description, which changes no link."""
         content = msgspec.to_builtins(self)
         del content["description"]
+        for shape in (content, *content["listed"]):
+            for field, rest in PACKET_FIELDS_AT_REST.items():
+                if shape[field] == rest:
+                    del shape[field]
         return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
 
 
@@ -173,8 +218,11 @@ def _parse(path: Path) -> LinkProfile:
     written = read_named(path, ProfileFile, "link", LinkEntry)
     if (written.loop_ms is None) == (not written.link):
         raise ConfigError(f"{path.name}: give either loop_ms or a list of [[link]], one of the two")
-    if written.link and (written.jitter_ms or written.rate_mbit):
-        raise ConfigError(f"{path.name}: with [[link]], jitter and rate belong to each link")
+    if written.link and (written.jitter_ms or written.rate_mbit or _packet_fields(written)):
+        raise ConfigError(
+            f"{path.name}: with [[link]], jitter, rate, queue, loss, reordering and congestion "
+            "control belong to each link"
+        )
     if len(written.link) == 1:
         raise ConfigError(f"{path.name}: a ring has at least 2 links, [[link]] lists 1")
     entries: tuple[ProfileFile | LinkEntry, ...] = (written, *written.link)
@@ -184,7 +232,18 @@ def _parse(path: Path) -> LinkProfile:
                 f"{path.name}: jitter_ms {entry.jitter_ms} contradicts jitter_distribution "
                 f"{entry.jitter_distribution!r}; 'none' goes with 0 and only with 0"
             )
+        if entry.queue_bytes and not entry.rate_mbit:
+            raise ConfigError(
+                f"{path.name}: queue_bytes {entry.queue_bytes} without rate_mbit: nothing waits "
+                "on a link of unlimited rate"
+            )
     return _in_ns(written)
+
+
+def _packet_fields(entry: ProfileFile | LinkEntry) -> dict[str, Any]:
+    """The fields in use that only packets have; empty when all are at rest."""
+    written = {field: getattr(entry, field) for field in PACKET_FIELDS_AT_REST}
+    return {field: value for field, value in written.items() if value}
 
 
 def _in_ns(written: ProfileFile) -> LinkProfile:
@@ -195,6 +254,7 @@ def _in_ns(written: ProfileFile) -> LinkProfile:
         jitter_ns=round(written.jitter_ms * NS_PER_MS),
         jitter_distribution=written.jitter_distribution,
         rate_bytes_per_s=round(written.rate_mbit * BYTES_PER_S_PER_MBIT),
+        **_packet_fields(written),
         listed=tuple(
             LinkShape(
                 name=f"link {link_idx}",
@@ -202,6 +262,7 @@ def _in_ns(written: ProfileFile) -> LinkProfile:
                 jitter_ns=round(entry.jitter_ms * NS_PER_MS),
                 jitter_distribution=entry.jitter_distribution,
                 rate_bytes_per_s=round(entry.rate_mbit * BYTES_PER_S_PER_MBIT),
+                **_packet_fields(entry),
             )
             for link_idx, entry in enumerate(written.link)
         ),

@@ -35,8 +35,19 @@ CHECKOUT_DIR = Path(__file__).resolve().parents[2]
 STOP_TIMEOUT_S = 3.0
 
 
+@dataclass(frozen=True, slots=True)
+class StagePlace:
+    """Where a stage runs: the command that starts it there, the address it listens on."""
+
+    command: tuple[str, ...] = (sys.executable, "-m", "engine.stage.service")
+    host: str = "127.0.0.1"
+
+
 class LinkEmulator(Protocol):
     """Stands something in front of listening sockets, such as a long link."""
+
+    def places(self, num_stages: int) -> list[StagePlace]:
+        """Set up what stages run in, before one is started; return each one's place."""
 
     def open(self, targets: Sequence[Address]) -> list[Address]:
         """Take the N + 1 listening addresses in ring order; return the ones to dial instead."""
@@ -47,6 +58,9 @@ class LinkEmulator(Protocol):
 
 class DirectLinks:
     """No emulation: the loopback interface itself."""
+
+    def places(self, num_stages: int) -> list[StagePlace]:
+        return [StagePlace()] * num_stages
 
     def open(self, targets: Sequence[Address]) -> list[Address]:
         return list(targets)
@@ -78,7 +92,7 @@ class LocalRing:
     """N stage processes on this machine; a context manager.
 
     Args:
-        emulator: stands behind every link of the ring; control links are direct.
+        emulator: stands behind every link of the ring; control links dial the stages themselves.
 
     Raises:
         ConfigError: a plan that cannot be, or a stage that says why it cannot start.
@@ -146,11 +160,14 @@ class LocalRing:
         self._emulator.close()
 
     def _start(self) -> None:
-        for stage_idx in range(self.spec.num_stages):
-            self._processes.append(self._spawn(stage_idx))
+        places = self._emulator.places(self.spec.num_stages)
+        for stage_idx, place in enumerate(places):
+            self._processes.append(self._spawn(stage_idx, place))
         deadline = time.monotonic() + defaults.START_TIMEOUT_S
         ready = [self._read_ready(idx, deadline) for idx in range(self.spec.num_stages)]
-        inputs: list[Address] = [("127.0.0.1", stage.port) for stage in ready]
+        inputs: list[Address] = [
+            (place.host, stage.port) for place, stage in zip(places, ready, strict=True)
+        ]
         # The return link is dialled by the coordinator, so it too stands in front of a stage.
         dialled = self._emulator.open([*inputs, inputs[-1]])
         for stage_idx, process in enumerate(self._processes):
@@ -162,11 +179,11 @@ class LocalRing:
             _write_line(process, successor)
         self._addresses = RingAddresses(dialled[0], dialled[-1], tuple(inputs))
 
-    def _spawn(self, stage_idx: int) -> subprocess.Popen[bytes]:
+    def _spawn(self, stage_idx: int, place: StagePlace) -> subprocess.Popen[bytes]:
         layer_start, layer_end = self.layer_plan[stage_idx]
         num_threads = self.spec.num_threads()
         process = subprocess.Popen(
-            [sys.executable, "-m", "engine.stage.service"],
+            place.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=CHECKOUT_DIR,
@@ -186,6 +203,7 @@ class LocalRing:
             model=None if self.spec.model is None else str(self.spec.model),
             max_kv_size=self.spec.max_kv_size,
             weights=self.spec.weights,
+            listen_host=place.host,
         )
         _write_line(process, config)
         return process

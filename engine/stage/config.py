@@ -37,6 +37,7 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     model: str | None  # path or name; None: the default model
     max_kv_size: int  # keys a query may see; 0: all
     weights: str  # what the layers' matrices are kept in
+    listen_host: str  # where predecessor and coordinator call
 
     def credentials(self) -> Credentials:
         """Who this stage is and who may call it as what."""

@@ -160,7 +160,7 @@ def main() -> None:
     os.nice(config.nice)
     try:
         executor = load_executor(config)
-        listener = Listener()
+        listener = Listener(config.listen_host)
     except (LonghaulError, OSError) as error:
         _write_line(StageReady(error=str(error)))
         raise SystemExit(2) from error

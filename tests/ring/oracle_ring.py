@@ -143,6 +143,7 @@ class OracleRing:
             model=None,
             max_kv_size=0,
             weights="f32",
+            listen_host="127.0.0.1",
         ).credentials()
 
     def _successor(self, stage_idx: int) -> Successor:
