@@ -24,7 +24,9 @@ from engine.coordinator.records import (
     RoundLimits,
     SendFrame,
     Span,
+    measures_nothing,
 )
+from engine.coordinator.ring_cost import RingCost
 from engine.coordinator.rounds import RoundMachine
 from engine.draft.drafter import Drafter
 from engine.errors import LonghaulError
@@ -115,8 +117,12 @@ def replay(
     drafter: Drafter,
     depth: int,
     prefill_chunk: int = defaults.PREFILL_CHUNK,
+    cost: RingCost | None = None,
 ) -> Replayed:
     """Decode one recorded text again.
+
+    Args:
+        cost: learns from it, if given.
 
     Raises:
         LonghaulError: the replayed ids are not the recorded ones.
@@ -130,7 +136,8 @@ def replay(
         reply_timeout_ns=2**62,
         prefill_timeout_ns=2**62,
     )
-    machine = RoundMachine(trace.prompt_ids, limits, policy)
+    measure = measures_nothing if cost is None else cost.measure
+    machine = RoundMachine(trace.prompt_ids, limits, policy, measure=measure)
     job = _Job(trace, shape, machine, drafter)
     commits_ns = job.run(trace.prompt_ids)
     machine.abandon()

@@ -51,7 +51,8 @@ class WarmReplays:
         request = knowing(request, trace.output_ids)
         cost = self.costs.setdefault(arm.name, RingCost())
         policy = request.make_policy(levers, cost)
-        return replay(trace, self.shape, policy, request.make_drafter(levers), levers.depth)
+        drafter = request.make_drafter(levers)
+        return replay(trace, self.shape, policy, drafter, levers.depth, cost=cost)
 
     def run_fixed(self, trace: Trace, draft_len: int, depth: int) -> Replayed:
         """One job of a fixed length and depth that no arm has."""

@@ -13,9 +13,8 @@ import torch
 from engine import defaults
 from engine.coordinator.policies import make_policy, resolve_policy_params
 from engine.coordinator.policy import DraftPolicy
-from engine.coordinator.records import FinishReason, FrameRecord
+from engine.coordinator.records import FinishReason, FrameRecord, never_stops
 from engine.coordinator.ring_cost import RingCost
-from engine.coordinator.rounds import never_stops
 from engine.draft.drafter import Drafter
 from engine.draft.registry import make_drafter
 from engine.errors import ConfigError, JobError, unknown_name

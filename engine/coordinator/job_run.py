@@ -83,7 +83,10 @@ class JobRun:
             reply_timeout_ns=int(defaults.REPLY_TIMEOUT_S * 1e9),
             prefill_timeout_ns=int(defaults.PREFILL_TIMEOUT_S * 1e9),
         )
-        self._machine = RoundMachine(request.prompt_ids, limits, policy, request.should_stop)
+        # Whatever the policy: what one job learns of the ring's cost, the next one starts with.
+        self._machine = RoundMachine(
+            request.prompt_ids, limits, policy, request.should_stop, cost.measure
+        )
         self._acks: dict[int, ResetAck] = {}
         self._statements: dict[int, Statement] = {}
         self._held: list[Event] = []  # replies that came before the last acknowledgement

@@ -120,9 +120,6 @@ class Planner(DraftPolicy):
     def observe(self, record: FrameRecord) -> None:
         self._outlook.observe(record)
 
-    def measure(self, record: FrameRecord, company: int) -> None:
-        self._cost.measure(record, company)
-
 
 def best_train(
     survival: Floats,

@@ -43,15 +43,6 @@ class DraftPolicy:
     def observe(self, record: FrameRecord) -> None:
         """One finished round (applied, refuted or closed), in order."""
 
-    def measure(self, record: FrameRecord, company: int) -> None:
-        """The times of one answered frame of the current epoch, prefill included.
-
-        Its fate may still be open: only sizes, times and spans count here.
-
-        Args:
-            company: other frames on the ring while it was.
-        """
-
 
 class FixedK(DraftPolicy):
     """Always the same length."""

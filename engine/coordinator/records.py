@@ -5,6 +5,7 @@ Guarantees: immutable values only. Imports nothing of the ring.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -187,3 +188,12 @@ class FrameRecord:
         """The same record with times counted from `origin_ns`."""
         received_ns = None if self.received_ns is None else self.received_ns - origin_ns
         return replace(self, sent_ns=self.sent_ns - origin_ns, received_ns=received_ns)
+
+
+def never_stops(output_ids: Sequence[int]) -> bool:
+    """The stop check of a job without stop strings."""
+    return False
+
+
+def measures_nothing(record: FrameRecord, company: int) -> None:
+    """The measure of a job whose times nobody learns from."""

@@ -38,8 +38,14 @@ class Line:
     """
 
     def __init__(self, intercept: float, slope: float) -> None:
-        self._prior_intercept, self._prior_slope = intercept, slope
+        self._prior_intercept, self._prior_slope = intercept, slope  # of the prior
         self._sums = [0.0] * 5  # weight, T, T², y, T·y
+
+    def scale_prior(self, positions_len: int, value: float) -> None:
+        """Make the prior's line pass through a frame of another size, in proportion."""
+        factor = value / max(1.0, self._prior_intercept + self._prior_slope * positions_len)
+        self._prior_intercept *= factor
+        self._prior_slope *= factor
 
     def learn(self, positions_len: int, value: float) -> None:
         """One more frame."""
@@ -94,6 +100,8 @@ class RingCost:
         transit_ns = max(0, record.received_ns - record.sent_ns - inside_ns)
         self._transit.learn(record.positions_len, transit_ns)
         if record.positions_len > MAX_POSITIONS:
+            if company == 0:  # how fast this host is, before any frame of decoding came
+                self._alone.scale_prior(record.positions_len, compute_ns)
             return
         if company == 0:
             self._alone.learn(record.positions_len, compute_ns)

@@ -32,16 +32,13 @@ from engine.coordinator.records import (
     FrameRecord,
     RoundLimits,
     SendFrame,
+    measures_nothing,
+    never_stops,
 )
 from engine.draft.drafter import NO_DRAFT, Draft
 from engine.errors import JobError, LocalProtocolError
 
 _PREFILL = Draft((), "prefill", 0)
-
-
-def never_stops(output_ids: Sequence[int]) -> bool:
-    """The stop check of a job without stop strings."""
-    return False
 
 
 class RoundMachine:
@@ -51,6 +48,8 @@ class RoundMachine:
         prompt_ids: at least one token.
         policy: chooses draft lengths; fed with every round.
         should_stop: called with the output so far after each token; True ends output there.
+        measure: told of each answered frame of the current epoch, prefill included, and how many
+            others were on the ring; its fate may still be open, only sizes and times count.
     """
 
     def __init__(
@@ -59,6 +58,7 @@ class RoundMachine:
         limits: RoundLimits,
         policy: DraftPolicy,
         should_stop: Callable[[Sequence[int]], bool] = never_stops,
+        measure: Callable[[FrameRecord, int], None] = measures_nothing,
     ) -> None:
         if not prompt_ids or limits.max_new_tokens < 1 or limits.depth < 1:
             raise LocalProtocolError("a job needs a prompt, max_new_tokens >= 1 and depth >= 1")
@@ -68,6 +68,7 @@ class RoundMachine:
         self._limits = limits
         self._policy = policy
         self._should_stop = should_stop
+        self._measure = measure
         self._prompt_len = len(prompt_ids)
         self._tokens = list(prompt_ids)  # committed, by position
         self._speculative: deque[int] = deque()  # drafts sent beyond the frontier
@@ -134,7 +135,7 @@ class RoundMachine:
             self.flight.land_stale(epoch, start, arrival)
             return []
         frame = self.flight.land(start, len(ids), arrival)
-        self._policy.measure(frame.record(), self.flight.company_of(frame))
+        self._measure(frame.record(), self.flight.company_of(frame))
         actions = self._apply(frame, ids)
         if not self.finished:
             if frame.prefill:

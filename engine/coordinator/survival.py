@@ -137,11 +137,12 @@ class Survival:
         starts = _changes(match_len, horizon)
         lengths = np.diff([*starts, horizon])
         odds = [self._odds_at(source, match_len + distance) for distance in starts]
-        first = float(chances(odds[0]) @ self._weights_of(source, "first"))
+        # Sums, not matrix products: a BLAS would start threads, in the middle of a job.
+        first = float((chances(odds[0]) * self._weights_of(source, "first")).sum())
         if horizon == 1:
             return np.array([first])
         later = np.repeat(np.stack([chances(at) for at in odds[1:]]), lengths[1:], axis=0)
-        mixed = np.cumprod(later, axis=0) @ self._weights_of(source, "later")
+        mixed = (np.cumprod(later, axis=0) * self._weights_of(source, "later")).sum(axis=1)
         return np.concatenate(([first], first * mixed))
 
     def _odds_at(self, source: str, matched_len: int) -> float:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.coordinator.policies import make_policy
+from engine.coordinator.policy import Situation
 from engine.coordinator.records import FrameRecord, Span
 from engine.coordinator.ring_cost import (
     FORGET,
@@ -20,6 +21,7 @@ from engine.coordinator.ring_cost import (
     Recent,
     RingCost,
 )
+from engine.draft.drafter import Draft
 
 PRIOR = CostPrior(
     compute_frame_ns=1000.0,
@@ -201,13 +203,19 @@ def test_frames_without_times_teach_nothing(ignored: FrameRecord, company: int) 
     assert answers(cost) == answers(pure)
 
 
-def test_prefill_frames_teach_transit_only() -> None:
-    """Catches the law of long frames that is taken for that of short ones."""
+def test_a_prefill_tells_how_fast_the_host_is_until_a_short_frame_came() -> None:
+    """Catches the law of long frames that is taken for that of short ones, and a cold start."""
     cost = RingCost(PRIOR)
-    cost.measure(frame(positions_len=131, received_ns=90_000, compute_ns=70_000), 0)
-    assert cost.gap_ns(10) == 0.5 * (1000 + 10 * 10), "computing is still the prior's"
-    assert cost.loop_ns(131) == 20_000 + 1000 + 10 * 131
+    slow = frame(positions_len=131, received_ns=90_000, compute_ns=70_000)
+    cost.measure(slow, 0)
+    factor = 70_000 / (1000 + 10 * 131)
+    assert cost.gap_ns(10) == pytest.approx(0.5 * factor * (1000 + 10 * 10))
+    assert cost.loop_ns(131) == pytest.approx(20_000 + 70_000)
     assert cost.slowing_ns == 40
+    cost.measure(slow, 2)  # in company: no measure of the host
+    assert cost.loop_ns(131) == pytest.approx(20_000 + 70_000)
+    cost.measure(frame(positions_len=10, received_ns=25_000, compute_ns=5000), 0)
+    assert cost.gap_ns(10) == pytest.approx(0.5 * 5000)
 
 
 @pytest.mark.parametrize(
@@ -249,18 +257,16 @@ def test_a_frame_sent_after_the_reply_before_it_did_not_stand_in_line() -> None:
     assert cost.gap_ns(10) == pytest.approx(0.5 * alone.at(10))
 
 
-def test_what_was_learned_outlives_a_job() -> None:
-    """Catches a ring whose every job starts from the prior again."""
-    cost = RingCost(PRIOR)
-    first = make_policy("planner", 8, {}, 4, cost)
-    first.measure(frame(received_ns=70_000), 0)
-    first.measure(frame(sent_ns=100, received_ns=70_700), 1)
-    learned = answers(cost)
-    assert learned != answers(RingCost(PRIOR))
-    second = make_policy("planner", 8, {}, 4, cost)
-    assert answers(cost) == learned, "a new policy of the same ring starts with it"
-    second.measure(frame(received_ns=700_000), 0)
-    assert answers(cost) != learned
+def test_a_policy_is_made_with_what_the_ring_has_taught() -> None:
+    """Catches a ring whose every job starts from the prior again: what frames cost decides."""
+    draft, now = Draft(tuple(range(40)), "ngram", 30), Situation(5, 200, 0, 0, 1)
+    free = CostPrior(1000.0, 0.0, 20_000.0, 0.0, 0.0, 0.0)
+    dear = CostPrior(1000.0, 1e9, 20_000.0, 0.0, 0.0, 1.0)
+    kept = [
+        make_policy("planner", 40, {}, 4, RingCost(prior)).keep_len(now, draft)
+        for prior in (free, dear)
+    ]
+    assert kept[0] == 40 and kept[1] <= 1
 
 
 @settings(max_examples=40)

@@ -170,6 +170,42 @@ def test_any_weather_gives_the_targets_text(
             assert after.start == before.start + before.positions_len
 
 
+@settings(max_examples=100)
+@given(job=jobs(), draw=st.data())
+def test_each_answered_frame_of_its_epoch_is_measured_once(
+    job: tuple[Text, RoundLimits, ScriptedPolicy], draw: st.DataObject
+) -> None:
+    """Catches times of stale frames that are learned from, and frames that were alone and are
+    said to have had company, or the other way round."""
+    text, limits, policy = job
+    measured: list[tuple[FrameRecord, int]] = []
+    machine = RoundMachine(
+        text.prompt, limits, policy, measure=lambda *times: measured.append(times)
+    )
+    Storm(text, machine, draw).run()
+    records = machine.records()
+    answered = [(r.epoch, r.start) for r in records if r.outcome in ("applied", "prefill")]
+    assert [(r.epoch, r.start) for r, _ in measured] == answered
+    assert all(0 <= company < len(records) for _, company in measured)
+
+
+def test_company_is_who_was_on_the_ring_at_the_same_time() -> None:
+    """Catches a frame that counts itself, one that was gone, and followers that are forgotten."""
+    measured: list[int] = []
+    machine = RoundMachine(
+        (1, 3),
+        make_limits(20, 2),
+        ScriptedPolicy([2]),
+        measure=lambda record, company: measured.append(company),
+    )
+    machine.start(0)
+    request = request_in(machine.on_reply(0, 0, [200], Arrival(10)))
+    request = request_in(drafted(machine, request, 201, 202, now_ns=11))
+    drafted(machine, request, 203, 204, now_ns=12)
+    machine.on_reply(0, 2, [201, 202, 203], Arrival(30))
+    assert measured == [0, 1]
+
+
 @settings(max_examples=150)
 @given(job=jobs(), draw=st.data(), lost_after=st.integers(0, 40))
 def test_a_job_goes_on_elsewhere_from_what_was_committed(
