@@ -13,10 +13,11 @@ from dataclasses import replace
 import numpy as np
 
 from engine.coordinator.job import JobRequest
-from engine.coordinator.planner import HORIZON, Floats, Planner
+from engine.coordinator.planner import HORIZON, Planner
 from engine.coordinator.policy import Situation
 from engine.coordinator.records import FrameRecord
 from engine.coordinator.ring_cost import RingCost
+from engine.coordinator.survival import Floats
 from engine.draft.drafter import NO_DRAFT, Draft
 
 CLAIRVOYANT = "clairvoyant"  # policy

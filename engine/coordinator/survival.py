@@ -71,7 +71,8 @@ class SourcePrior:
         for accepted, tested in zip(self.accepted, self.tested, strict=True):
             rate = (accepted + LEAN_WEIGHT * rate) / (tested + LEAN_WEIGHT)
             rates.append(rate)
-        return np.log(rates) - np.log1p(-np.array(rates))
+        odds: Floats = np.log(rates) - np.log1p(-np.array(rates))
+        return odds
 
 
 Prior = Mapping[str, SourcePrior]
