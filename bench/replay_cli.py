@@ -27,7 +27,9 @@ from bench.ring_model import RingShape
 from bench.study_record import make_study, write_study
 from bench.traces import Recorded, Trace, fit_ring, load_recorded
 from engine.coordinator.job import JobRequest
+from engine.coordinator.policy import FixedK
 from engine.coordinator.ring_cost import RingCost
+from engine.draft.registry import make_drafter
 from engine.errors import ConfigError, unknown_name
 from engine.trust.identity import PublicIdentity
 
@@ -39,26 +41,22 @@ DEFAULT_ARMS = ("ar", "chain-k8", "two-state", "streak", "planner", "clairvoyant
 
 @dataclass(slots=True)
 class WarmReplays:
-    """Replays on one modelled ring; what an arm learned of the ring's cost stays with it."""
+    """Replays on one modelled ring, kept warm: every job learns what it costs, as in a session."""
 
     shape: RingShape
-    costs: dict[str, RingCost] = field(default_factory=dict)
+    cost: RingCost = field(default_factory=RingCost)
 
     def run(self, trace: Trace, arm: Arm) -> Replayed:
         """One job of an arm."""
         levers = arm_levers(arm.name, trace.max_new_tokens)
         request = JobRequest(trace.prompt_ids, levers, trace.eos_ids, "00")
         request = knowing(request, trace.output_ids)
-        cost = self.costs.setdefault(arm.name, RingCost())
-        policy = request.make_policy(levers, cost)
+        policy = request.make_policy(levers, self.cost)
         drafter = request.make_drafter(levers)
-        return replay(trace, self.shape, policy, drafter, levers.depth, cost=cost)
+        return replay(trace, self.shape, policy, drafter, levers.depth, cost=self.cost)
 
     def run_fixed(self, trace: Trace, draft_len: int, depth: int) -> Replayed:
         """One job of a fixed length and depth that no arm has."""
-        from engine.coordinator.policy import FixedK
-        from engine.draft.registry import make_drafter
-
         levers = arm_levers("chain-k8", trace.max_new_tokens)
         drafter = make_drafter(levers.drafter, levers.min_match_len)
         return replay(trace, self.shape, FixedK(draft_len), drafter, depth)
