@@ -1,4 +1,4 @@
-"""`python -m bench run | check | show | plan | wan`.
+"""`python -m bench run | plan | check | show | replay | prior | wan`.
 
 Guarantees: whatever goes wrong, finished receipts stay and no process stays behind.
 """
