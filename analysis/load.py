@@ -218,9 +218,13 @@ def job_measures(receipt: Receipt) -> dict[str, float]:
 def frontiers_at_send(receipt: Receipt) -> list[int]:
     """Committed tokens, prompt included, known when each frame was sent.
 
-    Derived: the prompt, the prefill's token, and what every round answered no later than the send
-    committed. A reply read while the frame was being drafted counts as known.
+    Recorded since version 3. Before, derived: the prompt, the prefill's token, and what every round
+    answered no later than the send committed; a reply read while the frame was being drafted counts
+    as known.
     """
+    recorded = [frame.frontier for frame in receipt.frames if isinstance(frame.frontier, int)]
+    if len(recorded) == len(receipt.frames):
+        return recorded
     answered = sorted(
         (frame.received_ns, frame.committed_len)
         for frame in receipt.frames

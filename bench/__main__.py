@@ -24,10 +24,11 @@ from bench.run import ExperimentRun
 from bench.schema import ModelFacts, Plan, RingConfig
 from bench.show import explain
 from bench.store import now_rfc3339
+from bench.study_record import COMMITTED_KEYS
 from bench.wan import netns_cli
 from bench.wan.profile import LinkProfile, load_profile
 from engine import defaults
-from engine.cluster.launch import CHECKOUT_DIR, RingSpec
+from engine.cluster.launch import RingSpec
 from engine.cluster.plan import even_plan
 from engine.errors import ConfigError, LonghaulError
 from engine.model.tokenizer import Tokenizer
@@ -40,7 +41,6 @@ from engine.trust.identity import (
     longhaul_home,
 )
 
-COMMITTED_KEYS = CHECKOUT_DIR / "receipts" / "keys"
 BENCH_NICE = 10  # stages yield to the relay, so that links keep time
 
 

@@ -97,7 +97,8 @@ _BASE = _chain(BASE_ARM, DRAFT_LEN, f"Frames of {DRAFT_LEN} n-gram drafts, {DEPT
 
 
 def _planned(name: str, policy: str, drafter: str, description: str) -> Arm:
-    return Arm(
+    return replace(
+        _BASE,
         name=name,
         policy=policy,
         draft_len=DRAFT_LEN_MAX,

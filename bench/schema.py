@@ -113,7 +113,7 @@ class RingConfig(_Record, frozen=True, kw_only=True):
     profile: str
     profile_digest: Digest
     suite: str  # that seals the frames; "plain" seals none
-    kernel: str  # the row-invariant linear in use
+    kernel: str  # the row-invariant products in use, and since version 3 the attention
     max_kv_size: Count | UnsetType = UNSET  # keys a query may see; 0: all
 
 

@@ -8,7 +8,6 @@ Must never know: stages, models; it imports no torch, so that `bench wan clean` 
 from __future__ import annotations
 
 import contextlib
-import selectors
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
+from bench.wan.child import STOP_TIMEOUT_S, end_child, hear_line
 from bench.wan.netns_carrier import CarrierConfig, CarrierReady, CarrierReport
 from bench.wan.netns_runs import new_token
 from bench.wan.profile import LinkShape, link_names
@@ -24,7 +24,6 @@ from engine.errors import ConfigError, LinkClosedError, LonghaulError
 
 CHECKOUT_DIR = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 60.0  # two `ip` processes a host on a busy machine; usually 0.5 s in all
-STOP_TIMEOUT_S = 2.0  # for each way of asking it to stop
 
 LineT = TypeVar("LineT", bound=msgspec.Struct)
 
@@ -96,14 +95,7 @@ class CarrierProcess:
         with contextlib.suppress(LonghaulError, msgspec.DecodeError):  # it may have died
             self.report = self._hear(CarrierReport, STOP_TIMEOUT_S)
         self._process = None
-        for ask_again in (process.terminate, process.kill):
-            try:
-                process.wait(STOP_TIMEOUT_S)
-                break
-            except subprocess.TimeoutExpired:
-                ask_again()
-        process.wait()
-        process.stdout.close()
+        end_child(process)
 
     def _tell(self, line: bytes) -> None:
         assert self._process is not None and self._process.stdin is not None
@@ -114,17 +106,8 @@ class CarrierProcess:
             raise LinkClosedError("the carrier ended before it read its links") from error
 
     def _hear(self, kind: type[LineT], timeout_s: float) -> LineT:
-        assert self._process is not None and self._process.stdout is not None
-        stdout = self._process.stdout
-        with selectors.DefaultSelector() as selector:
-            selector.register(stdout, selectors.EVENT_READ)
-            if not selector.select(timeout_s):
-                raise LinkClosedError(f"the carrier said nothing for {timeout_s} s")
-        line = stdout.readline()
-        if not line:
-            raise LinkClosedError(
-                "the carrier ended without a word; its messages are on standard error"
-            )
+        assert self._process is not None
+        line = hear_line(self._process, timeout_s, "the carrier of the links")
         return msgspec.json.decode(line, type=kind)
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import selectors
 import signal
 import subprocess
 import sys
@@ -25,13 +24,13 @@ from typing import NoReturn, Self
 
 import msgspec
 
+from bench.wan.child import end_child, hear_line
 from bench.wan.forwarder import Forwarder, RelayLink
 from bench.wan.profile import LinkShape
 from engine.errors import ConfigError, LinkClosedError, LonghaulError
 
 CHECKOUT_DIR = Path(__file__).resolve().parent.parent.parent
 START_TIMEOUT_S = 20.0  # an interpreter on a busy machine; usually 0.3 s
-STOP_TIMEOUT_S = 2.0  # for each way of asking it to stop
 
 
 class RelayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -120,33 +119,18 @@ class RelayProcess:
         assert process.stdin is not None and process.stdout is not None
         with contextlib.suppress(OSError):  # it ended before it read all of its links
             process.stdin.close()
-        for ask_again in (process.terminate, process.kill):
-            try:
-                process.wait(STOP_TIMEOUT_S)
-                break
-            except subprocess.TimeoutExpired:
-                ask_again()
-        process.wait()
-        process.stdout.close()
+        end_child(process)
 
     def _exchange(self, config: bytes) -> RelayReady:
         assert self._process is not None
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None and stdout is not None
+        stdin = self._process.stdin
+        assert stdin is not None
         try:
             stdin.write(config)
             stdin.flush()
         except BrokenPipeError as error:
             raise LinkClosedError("the relay ended before it read its links") from error
-        with selectors.DefaultSelector() as selector:
-            selector.register(stdout, selectors.EVENT_READ)
-            if not selector.select(START_TIMEOUT_S):
-                raise LinkClosedError(f"the relay did not listen within {START_TIMEOUT_S:.0f} s")
-        line = stdout.readline()
-        if not line:
-            raise LinkClosedError(
-                f"the relay ended with status {self._process.wait(STOP_TIMEOUT_S)}"
-            )
+        line = hear_line(self._process, START_TIMEOUT_S, "the relay")
         return msgspec.json.decode(line, type=RelayReady)
 
 

@@ -134,7 +134,7 @@ def best_train(
         depth_max: frames that may still be sent.
 
     Shapes:
-        survival: of the 1st, 2nd … token beyond those, to the last one that may be drafted.
+        survival: of the 1st, 2nd … token beyond what is under way, to the last that may be drafted.
     """
     # Behind frames in flight, drafting nothing is no train of its own: `_pays_now` has decided.
     best, best_rate = Train(0, 1), 1.0 / max(1.0, cost.loop_ns(1))

@@ -7,6 +7,7 @@ clocks or the tokens of the target. By name: `engine.coordinator.policies`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from engine.coordinator.records import FrameRecord
@@ -24,14 +25,14 @@ class Situation:
     anchor_len: int  # committed tokens that the next frame has to carry
 
 
-class DraftPolicy:
+class DraftPolicy(ABC):
     """Chooses draft lengths and, by keeping nothing while frames are in flight, the depth."""
 
     name: str
 
+    @abstractmethod
     def next_len(self, situation: Situation) -> int:
         """Most tokens to ask the drafter for; 0 drafts none."""
-        raise NotImplementedError
 
     def keep_len(self, situation: Situation, draft: Draft) -> int:
         """How many of the drafted tokens to send.
@@ -40,7 +41,7 @@ class DraftPolicy:
         """
         return len(draft.ids)
 
-    def observe(self, record: FrameRecord) -> None:
+    def observe(self, record: FrameRecord) -> None:  # noqa: B027 - most learn nothing
         """One finished round (applied, refuted or closed), in order."""
 
 

@@ -38,7 +38,7 @@ class Line:
     """
 
     def __init__(self, intercept: float, slope: float) -> None:
-        self._prior_intercept, self._prior_slope = intercept, slope  # of the prior
+        self._prior_intercept, self._prior_slope = intercept, slope
         self._sums = [0.0] * 5  # weight, T, T², y, T·y
 
     def scale_prior(self, positions_len: int, value: float) -> None:

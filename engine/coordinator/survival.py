@@ -25,25 +25,8 @@ import numpy.typing as npt
 from engine.coordinator.records import FrameRecord
 
 PRIOR_PATH = Path(__file__).resolve().parent / "prior.json"
-MATCH_EDGES = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    8,
-    10,
-    12,
-    16,
-    20,
-    24,
-    32,
-    48,
-    64,
-    96,
-)  # a bucket begins at each
+# A bucket begins at each.
+MATCH_EDGES = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96)
 SHIFTS = np.array([-3.0, -2.0, -1.25, -0.6, 0.0, 0.6, 1.25, 2.0, 3.0])  # logit
 UNKNOWN = 0.5  # where the prior says nothing at all
 LEAN_WEIGHT = 10.0  # observations that the shorter match is worth to the longer one

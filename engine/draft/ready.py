@@ -19,7 +19,7 @@ class ReadyDrafts:
 
     Args:
         drafter: who drafts.
-        ahead_len: tokens to prepare; at least what is asked for at once.
+        ahead_len: tokens to prepare; at least twice what is asked for at once.
     """
 
     def __init__(self, drafter: Drafter, ahead_len: int) -> None:
@@ -42,8 +42,8 @@ class ReadyDrafts:
         self._drafter.extend(ids)
 
     def prepare(self, speculative: Sequence[int]) -> None:
-        """Make the draft behind committed + `speculative` ready, unless it is."""
-        if not self._drafter.goes_on or self._remainder(speculative):
+        """Make the draft behind committed + `speculative` ready, unless half of it is."""
+        if not self._drafter.goes_on or 2 * len(self._remainder(speculative)) >= self._ahead_len:
             return
         draft = self._drafter.draft(speculative, self._ahead_len)
         self._forget()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -48,8 +49,6 @@ def test_rounded_weights_still_sum_to_one() -> None:
     fitted = fit([made_text(rng, rng.random()) for _ in range(31)])
     text = prior_json({SOURCE: fitted}, ["b", "a"])
     assert text == prior_json({SOURCE: fitted}, ["a", "b"])
-    import json
-
     for kind in KINDS:
         assert sum(json.loads(text)["sources"][SOURCE]["weights"][kind]) == pytest.approx(1.0)
 

@@ -12,7 +12,7 @@ from bench.receipt import load_signed
 from bench.schema import Study
 from bench.traces import Recorded, fit_ring, load_recorded
 from engine.errors import ReceiptError
-from engine.trust.identity import load_public_keys, longhaul_home
+from engine.trust.identity import Identity, load_public_keys, longhaul_home
 from tests.bench.receipt_builder import SmallExperiment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,8 +67,6 @@ def test_without_a_frame_alone_there_is_no_fit(seal: Recorded) -> None:
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     """Catches replays of no receipts at all."""
-    from engine.trust.identity import Identity
-
     identity = Identity.load_or_create(tmp_path / "home" / "x.key")
     made = SmallExperiment(tmp_path / "experiment", identity)
     for path in (made.folder / "receipts").iterdir():

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.cells import load_cells
+from bench.receipt import receipt_id
 from engine.coordinator.records import FrameRecord
 from engine.coordinator.survival import (
     KINDS,
@@ -193,17 +195,12 @@ def test_the_shipped_prior_is_complete() -> None:
 
 def test_its_receipts_are_committed_and_are_not_of_the_bench_cells() -> None:
     """Catches a planner that was fitted on the texts it is measured on."""
-    root = Path(__file__).resolve().parents[2]
-    folder = root / "receipts" / "acceptance" / "receipts"
-    from bench.receipt import receipt_id
-
-    committed = {
-        receipt_id(path.read_bytes())
-        for path in folder.glob("[0-9]*.json")
-        if not path.name.endswith(".sig.json")
-    }
-    tree = json.loads(PRIOR_PATH.read_text(encoding="utf-8"))
-    assert set(tree["receipts"]) <= committed
+    folder = Path(__file__).resolve().parents[2] / "receipts" / "acceptance" / "receipts"
+    bodies = [path.read_bytes() for path in folder.glob("[0-9][0-9][0-9][0-9].json")]
+    cells = {receipt_id(body): json.loads(body)["position"]["cell"] for body in bodies}
+    fitted_on = json.loads(PRIOR_PATH.read_text(encoding="utf-8"))["receipts"]
+    assert set(fitted_on) <= set(cells)
+    assert not {cells[identifier] for identifier in fitted_on} & set(load_cells())
 
 
 @given(st.floats(-8, 8))
