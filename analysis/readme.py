@@ -97,7 +97,8 @@ def _sentence(experiment: Experiment, low: float, high: float) -> str:
     return (
         f"Committed experiment `{plan.experiment}`: {plan.reps} repetitions of {len(plan.cells)} "
         f"cells on profile `{plan.ring.profile}`, {plan.ring.num_stages} stages on one machine, "
-        f"{_protection(experiment)}, receipt set `{experiment.receipt_set_digest[:16]}`. "
+        f"{_protection(experiment)}, {_drafter(experiment)}, "
+        f"receipt set `{experiment.receipt_set_digest[:16]}`. "
         f"{identical} of {compared} measured jobs gave exactly the ids of their reference job. "
         "Ratios are paired within blocks; "
         f"ratios of `{REFERENCE_ARM}` to itself have the null band {low:.3f} … {high:.3f}; "
@@ -112,6 +113,12 @@ def _protection(experiment: Experiment) -> str:
     versions = {receipt.schema.rpartition("/")[2] for receipt in experiment.receipts}
     words = "frames not protected" if suites == f"`{UNPROTECTED}`" else "frames sealed"
     return f"{words} (suite {suites}; receipts of version {', '.join(sorted(versions))})"
+
+
+def _drafter(experiment: Experiment) -> str:
+    """What the n-gram drafter of these jobs believed, whatever its default is today."""
+    lengths = sorted({receipt.requested.min_match_len for receipt in experiment.receipts})
+    return f"n-gram matches of {' or '.join(map(str, lengths))} or more tokens"
 
 
 def _line(experiment: Experiment) -> str:
