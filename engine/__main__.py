@@ -53,8 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument(
         "--param", action="append", default=[], metavar="NAME=N", help="policy parameter"
     )
-    generate.add_argument("--draft-len", type=int, default=defaults.DRAFT_LEN)
-    generate.add_argument("--depth", type=int, default=defaults.DEPTH)
+    generate.add_argument("--draft-len", type=int, help="default: the policy's")
+    generate.add_argument("--depth", type=int, help="default: the policy's")
     generate.add_argument("--drafter", default=defaults.DRAFTER)
     generate.add_argument("--min-match-len", type=int, default=defaults.MIN_MATCH_LEN)
     generate.add_argument("--prefill-chunk", type=int, default=defaults.PREFILL_CHUNK)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from engine import defaults
-from engine.coordinator.policies import make_policy, resolve_policy_params
+from engine.coordinator.policies import POLICIES, make_policy, resolve_policy_params
 from engine.coordinator.policy import DraftPolicy
 from engine.coordinator.records import FinishReason, FrameRecord, never_stops
 from engine.coordinator.ring_cost import RingCost
@@ -28,8 +28,8 @@ def make_levers(
     *,
     policy: str = defaults.POLICY,
     policy_params: Mapping[str, int] | None = None,
-    draft_len: int = defaults.DRAFT_LEN,
-    depth: int = defaults.DEPTH,
+    draft_len: int | None = None,
+    depth: int | None = None,
     drafter: str = defaults.DRAFTER,
     min_match_len: int = defaults.MIN_MATCH_LEN,
     prefill_chunk: int = defaults.PREFILL_CHUNK,
@@ -42,18 +42,17 @@ def make_levers(
     reply: str = "ids",
     keepwarm_ms: int = defaults.KEEPWARM_MS,
 ) -> Levers:
-    """Every job lever, checked; the one place where a job's defaults are applied.
+    """Every job lever, checked; where a job's defaults, and its policy's, are applied, once.
 
     Raises:
         ConfigError: an unknown name (the valid ones are listed) or a value out of range.
     """
     params = resolve_policy_params(policy, policy_params or {})
+    draft_len, depth = _lengths(policy, draft_len, depth)
     make_drafter(drafter, min_match_len)
     SamplingParams.parse(temperature, top_k, top_p, sampling_seed)
     _check_name("numeric configuration", numeric_config, NUMERIC_CONFIGS)
     _check_name("reply", reply, REPLIES)
-    _check("draft_len", draft_len, 0, defaults.DRAFT_LEN_MAX)
-    _check("depth", depth, 1, defaults.DEPTH_MAX)
     _check("prefill_chunk", prefill_chunk, 1, 4096)
     _check("max_new_tokens", max_new_tokens, 1, 2**20)
     _check("keepwarm_ms", keepwarm_ms, 0, 0)  # the keep-warm sender comes with the harness issue
@@ -72,6 +71,16 @@ def make_levers(
         attestation=False,
         keepwarm_ms=keepwarm_ms,
     )
+
+
+def _lengths(policy: str, draft_len: int | None, depth: int | None) -> tuple[int, int]:
+    """Draft length and depth, the policy's own where none was asked for."""
+    kind = POLICIES[policy]
+    draft_len = kind.draft_len if draft_len is None else draft_len
+    depth = kind.depth if depth is None else depth
+    _check("draft_len", draft_len, 0, defaults.DRAFT_LEN_MAX)
+    _check("depth", depth, 1, defaults.DEPTH_MAX)
+    return draft_len, depth
 
 
 def _check_name(kind: str, name: str, valid: Collection[str]) -> None:

@@ -9,7 +9,7 @@ from engine.coordinator.planner import LearnedOutlook, Planner
 from engine.coordinator.policy import DraftPolicy, FixedK, Streak, TwoState
 from engine.coordinator.ring_cost import RingCost
 from engine.coordinator.survival import Survival, load_prior
-from engine.defaults import DEPTH_MAX, DRAFT_LEN_MAX
+from engine.defaults import DEPTH, DEPTH_MAX, DRAFT_LEN, DRAFT_LEN_MAX
 from engine.errors import ConfigError, unknown_name
 
 
@@ -36,6 +36,8 @@ class PolicyKind:
 
     params: Mapping[str, int]  # besides draft_len and depth
     make: Callable[[PolicySetting], DraftPolicy]
+    draft_len: int = DRAFT_LEN
+    depth: int = DEPTH
 
 
 def _planner(setting: PolicySetting) -> DraftPolicy:
@@ -53,7 +55,8 @@ POLICIES: Mapping[str, PolicyKind] = {
         {"cap": DRAFT_LEN_MAX, "up": 6},
         lambda setting: Streak(setting.draft_len, setting.params["cap"], setting.params["up"]),
     ),
-    "planner": PolicyKind({}, _planner),
+    # It chooses both: what it is given are limits.
+    "planner": PolicyKind({}, _planner, DRAFT_LEN_MAX, DEPTH_MAX),
 }
 
 

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from engine.coordinator.job import make_levers
 from engine.coordinator.policies import POLICIES, make_policy, resolve_policy_params
 from engine.coordinator.policy import DraftPolicy, FixedK, Situation, TwoState
 from engine.coordinator.records import (
@@ -18,6 +19,7 @@ from engine.coordinator.records import (
     SendFrame,
 )
 from engine.coordinator.rounds import RoundMachine
+from engine.defaults import DEPTH, DEPTH_MAX, DRAFT_LEN, DRAFT_LEN_MAX
 from engine.draft.drafter import NO_DRAFT, Draft
 from engine.errors import ConfigError
 from tests.coordinator.reference_rounds import EOS, make_limits
@@ -104,6 +106,16 @@ def test_params_are_resolved_with_defaults() -> None:
     assert resolve_policy_params("two-state", {}) == {"high": 16, "up": 6}
     assert resolve_policy_params("two-state", {"up": 3}) == {"high": 16, "up": 3}
     assert resolve_policy_params("fixed-k", {}) == {}
+
+
+def test_a_policy_that_chooses_gets_room_unless_told_otherwise() -> None:
+    """Catches a planner that is asked for by name and held to the length of a fixed policy."""
+    assert (make_levers().draft_len, make_levers().depth) == (DRAFT_LEN, DEPTH)
+    free = make_levers(policy="planner")
+    assert (free.draft_len, free.depth) == (DRAFT_LEN_MAX, DEPTH_MAX)
+    told = make_levers(policy="planner", draft_len=12, depth=2)
+    assert (told.draft_len, told.depth) == (12, 2)
+    assert make_levers(draft_len=0, depth=1).draft_len == 0
 
 
 def test_unknown_names_list_the_valid_ones() -> None:
