@@ -58,6 +58,7 @@ def frame(start: int, sent_len: int, outcome: str, counts: tuple[int, ...], **fi
             "source": "ngram",
             "sent_ns": 2 * SECOND,
             "received_ns": None,
+            "frontier": msgspec.UNSET,  # as versions 1 and 2 have it
             **fields,
         },
     )
@@ -143,6 +144,15 @@ def test_rates_without_drafts_are_unknown_not_zero(worked_example: Receipt) -> N
     measures = job_measures(msgspec.structs.replace(worked_example, frames=[prefill_frame()]))
     assert math.isnan(measures["acceptance_rate"])
     assert math.isnan(measures["tokens_per_round"])
+
+
+def test_a_recorded_frontier_is_believed_over_the_derived_one(worked_example: Receipt) -> None:
+    recorded = [
+        msgspec.structs.replace(frame, frontier=10 + idx)
+        for idx, frame in enumerate(worked_example.frames)
+    ]
+    receipt = msgspec.structs.replace(worked_example, frames=recorded)
+    assert frontiers_at_send(receipt) == [10, 11, 12, 13, 14]
 
 
 def test_distance_counts_from_the_last_verified_token(worked_example: Receipt) -> None:
