@@ -83,6 +83,10 @@ tables: $(STAMP) ## write every table; without RECEIPTS=dir also the numbers and
 	$(PYTHON) -m analysis.tables $(RECEIPTS_FLAG)
 	$(if $(RECEIPTS),,$(PYTHON) -m analysis.numbers && $(PYTHON) -m analysis.readme)
 
+.PHONY: power
+power: $(STAMP) ## simulate the power and size of the study's tests into paper/power (about an hour on 2 cores)
+	$(PYTHON) -m analysis.power
+
 .PHONY: notebook
 notebook: $(STAMP) ## run the acceptance notebook into build/notebooks/
 	$(PYTHON) -m analysis.notebook acceptance $(if $(RECEIPTS),-p receipts_dir "$(RECEIPTS)",)

@@ -11,25 +11,24 @@
 # ---
 
 # %% [markdown]
-# # How long are drafts accepted?
+# # Is acceptance i.i.d.?
 #
-# **Question.** A drafter proposes tokens, the model refuses the first wrong one. Does a draft's
-# chance depend on how far it lies from the last verified token, and do accepted lengths look like
-# those of a coin with one bias?
+# **Question.** A drafter proposes tokens, the model refuses the first wrong one. Is every drafted
+# token accepted independently with one probability, as laws of speculative decoding assume? If not,
+# what does a draft's chance depend on, and is a policy that watches streaks worth its name?
 #
-# This notebook shows, for one verified experiment and above all for one of its drafting arms:
+# With greedy decoding and a deterministic drafter nothing is random: independence is a model of the
+# *text*, and the tests below ask whether the text of these prompts looks like that model.
 #
-# - which jobs are used, and which are not and why;
-# - conditional acceptance by distance, with its interval;
-# - accepted lengths beside the geometric law with the same `alpha_hat`;
-# - a short reading, computed from the receipts.
+# **Data.** The pre-registered experiment `acceptance`: 8 groups of 21 prompts, each decoded once
+# with always 8 drafts in flight one frame at a time (`accept-k8`); where the drafter matches
+# nothing it repeats the last token, a *filler*, marked and counted. The tests use exactly the first
+# n tested bits of a request, n fixed by the length of its text, because decoding stops by rules
+# that would otherwise reject a true null.
 #
-# It describes. Whether acceptances are independent is for exact tests, which are not part of this
-# notebook; nothing here is a verdict on that.
-#
-# Run it from the repository: `papermill analysis/acceptance.ipynb out.ipynb`, for your own
-# receipts with `-p receipts_dir FOLDER`. This file writes nothing but its own output. The source
-# is `analysis/acceptance.py`; `python -m analysis.pair` makes the notebook from it.
+# Run it from the repository: `papermill analysis/acceptance.ipynb out.ipynb`, for your own receipts
+# with `-p receipts_dir FOLDER -p arm ARM`. This file writes nothing but its own output.
+# The source is `analysis/acceptance.py`; `python -m analysis.pair` makes the notebook from it.
 
 # %%
 from __future__ import annotations
@@ -47,12 +46,13 @@ names_before = {*globals(), "names_before"}
 
 # %% tags=["parameters"]
 receipts_dir = ""  # folder of an experiment of your own; empty: the committed one
-experiment = "decode"  # which committed experiment
-arm = "chain-k8"  # whose drafts
+experiment = "acceptance"  # which committed experiment
+arm = ""  # whose drafts; empty: accept-k8 where it is measured, else the first arm that drafts
+ab_experiment = "two-state"  # the committed A/B that is set beside the published one; empty: none
 
 # %%
 # papermill only warns of a misspelt parameter. It would be a new name here, so it stops the run.
-parameters = {"receipts_dir", "experiment", "arm"}
+parameters = {"receipts_dir", "experiment", "arm", "ab_experiment"}
 unknown = {name for name in globals() if not name.startswith("_")}
 unknown -= names_before | parameters | {"parameters", "unknown"}
 if unknown:
@@ -62,35 +62,62 @@ if unknown:
 # The path above and the guard must come first, hence the late imports.
 from IPython.display import Image, Markdown, display  # noqa: E402
 
-from analysis import curves, figures, load, tables  # noqa: E402
+from analysis import (  # noqa: E402
+    curves,
+    figures,
+    load,
+    study,
+    study_counts,
+    study_figures,
+    study_rules,
+    study_tables,
+    tables,
+)
+from analysis.determinism import determinism_table  # noqa: E402
 from analysis.figure_file import house_style, png_bytes  # noqa: E402
+from analysis.iid import IidResult  # noqa: E402
+from analysis.power import STUDY_ARM  # noqa: E402
+from analysis.published import published_table  # noqa: E402
 from engine.errors import unknown_name  # noqa: E402
 
 loaded = load.load_experiment(load.find_experiment(receipts_dir, experiment))
 frames = curves.first_rep(load.rounds_frame(loaded))
 drafted = curves.chain_rounds(frames)
-if arm not in set(drafted["arm"]):
-    raise unknown_name("drafting arm", arm, set(drafted["arm"]))
+drafting = [name for name in loaded.measured_arms() if name in set(drafted["arm"])]
+if not arm:
+    arm = STUDY_ARM if STUDY_ARM in drafting or not drafting else drafting[0]
+if arm not in drafting:
+    raise unknown_name("drafting arm", arm, drafting)
+result = study.study_result(loaded, arm)
+ab = load.load_experiment(load.find_experiment("", ab_experiment)) if ab_experiment else None
+
+
+def show_table(spec):
+    display(Markdown(spec.to_markdown()))
+
+
+def show_figure(drawing):
+    display(Image(png_bytes(drawing)))
+
 
 # %% [markdown]
 # ## The receipts
 #
-# Every receipt's signature was checked over its exact bytes before it was read. Greedy repetitions
-# repeat themselves, so the curves below use one job per cell, the first repetition.
+# Every receipt's signature was checked over its exact bytes before it was read. One request per
+# distinct prompt: greedy repetitions repeat themselves and are no further evidence.
 
 # %%
-display(Markdown(tables.exclusion_table(loaded).to_markdown()))
+show_table(tables.exclusion_table(loaded))
 
 # %% [markdown]
-# ## Acceptance by distance
+# ## Acceptance by depth
 #
-# Accepted / tested at each distance from the last token that was verified when the draft was sent.
-# A frame that leaves while others are under way carries drafts far from that token, so the index
-# within the frame would mislead.
+# Accepted / tested at each distance from the last token that was verified when the draft was sent;
+# with one frame in flight, the draft's index in its frame. Under the null each panel is flat.
 
 # %%
 with house_style():
-    display(Image(png_bytes(figures.draw_acceptance_by_distance(loaded, arm))))
+    show_figure(figures.draw_acceptance_by_distance(loaded, arm))
 
 # %% [markdown]
 # ## Accepted lengths
@@ -100,38 +127,115 @@ with house_style():
 
 # %%
 with house_style():
-    display(Image(png_bytes(figures.draw_accepted_lengths(loaded))))
+    show_figure(figures.draw_accepted_lengths(loaded))
 
 # %% [markdown]
-# ## Table
+# ## The tests
+#
+# Six exact tests, each against its own reference set (`python -m analysis.iid` runs them on any
+# log). A test whose null law does not hold for an arm says why and gives no p-value.
 
 # %%
-display(Markdown(tables.acceptance_table(loaded).to_markdown()))
+show_table(study_tables.tests_table(loaded, arm))
+
+# %%
+if result.power is None:
+    display(Markdown("Power was not simulated for these requests: `python -m analysis.power`."))
+else:
+    with house_style():
+        show_figure(study_figures.draw_power(loaded, arm))
+
+# %%
+show_table(study_tables.group_tests_table(loaded, arm))
+
+# %% [markdown]
+# ## Prompts differ
+#
+# A difference between prompts alone makes pooled acceptances look dependent. `between_requests`
+# asks for it; the tests that condition on each request's own counts are not moved by it.
+
+# %%
+with house_style():
+    show_figure(study_figures.draw_prompts(loaded, arm))
+
+# %% [markdown]
+# ## What match length explains
+#
+# A planner does not need a law of acceptance, it needs something that predicts it. The n-gram
+# drafter knows how many tokens its suffix matched.
+
+# %%
+with house_style():
+    show_figure(study_figures.draw_matches(loaded, arm))
+show_table(study_tables.match_table(loaded, arm))
+
+# %% [markdown]
+# ## What it means for a streak policy
+
+# %%
+show_table(study_tables.previous_table(loaded, arm))
+
+# %% [markdown]
+# ## The published A/B, replicated
+#
+# A two-state draft length (16 drafts after a round that accepted at least 6, else 8) against 8
+# drafts always, on the long verbatim text and on novel texts, 4 interleaved repetitions on a
+# 275 ms loop, pre-registered.
+
+# %%
+if ab is None:
+    display(Markdown("No A/B was asked for (`ab_experiment`)."))
+else:
+    show_table(published_table(ab))
+    show_table(tables.hypothesis_table(ab))
+
+# %% [markdown]
+# ## Is a draft's fate a property of its place?
+
+# %%
+show_table(determinism_table(loaded if ab is None else ab))
 
 # %% [markdown]
 # ## Reading
 
 # %%
-lines = []
-for cell in loaded.plan.cells:
-    chosen = frames[(frames["arm"] == arm) & (frames["cell"] == cell.name)]
-    lengths = curves.accepted_lengths(chosen)
-    if lengths.empty:
-        lines.append(f"- **{cell.name}**: the drafter proposed nothing.")
-        continue
-    rounds = lengths["rounds"].sum()
-    # Half the sum of absolute differences: the share of rounds that would have to move.
-    moved = (lengths["rounds"] - lengths["geometric"]).abs().sum() / 2 / rounds
-    lines.append(
-        f"- **{cell.name}** ({cell.kind}): {rounds} rounds with drafts, alpha_hat "
-        f"{curves.pooled_alpha(chosen):.2f}; {moved:.0%} of the rounds would have to change their "
-        "accepted length to match the geometric law."
-    )
+rejected = [f"`{test}` ({study_rules.MEANINGS[test]})" for test in result.rejected]
+others = [
+    f"`{test}`: {study_rules.verdict_in_words(result, test)}"
+    for test in result.results
+    if test not in result.rejected
+]
+lines = [
+    f"- Pre-registered level {result.level:g}, Holm over {len(result.holm)} applicable tests: "
+    + (f"rejected by {', '.join(rejected)}." if rejected else "no test rejects.")
+]
+if others:
+    lines.append(f"- {'; '.join(others)}.")
+lines.append(
+    "- Published (pull request 31 of `leyten/shard`): an exact test rejects i.i.d. with p = 0.0044 "
+    "at 0.01, on one trace whose receipt is not public; acceptance on a streak rises from 0.58 at "
+    f"depth 1 to 0.73–0.75 at depth 7–8. Here: {len(result.requests)} requests, "
+    f"{sum(map(len, result.study.all_rounds))} rounds."
+)
+curve = curves.acceptance_by_distance(frames[frames["arm"] == arm], 8)
+first, last = curve.iloc[0], curve[curve["distance"] <= 8].iloc[-1]
+lines.append(
+    f"- Acceptance at depth {first['distance']:.0f}: {first['rate']:.2f} "
+    f"[{first['low']:.2f}–{first['high']:.2f}], at depth {last['distance']:.0f}: "
+    f"{last['rate']:.2f} [{last['low']:.2f}–{last['high']:.2f}]."
+)
+spread = study_counts.spread_of(study_counts.by_prompt(result.requests))
+lines.append(
+    f"- Prompts: standard deviation {spread.observed:.2f} of their acceptance, "
+    f"{spread.expected:.2f} under one α."
+)
+for name, found in result.match.items():
+    if isinstance(found, IidResult):
+        lines.append(f"- Match length, {name}: p {study_rules.p_words(found)}.")
 display(Markdown("\n".join(lines)))
 display(
     Markdown(
         f"Arm `{arm}`, experiment `{loaded.plan.experiment}`, receipt set "
-        f"`{loaded.receipt_set_digest[:16]}`. With few rounds a large share moves by chance alone; "
-        "how large is too large is what the exact tests will say."
+        f"`{loaded.receipt_set_digest[:16]}`."
     )
 )

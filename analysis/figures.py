@@ -51,12 +51,13 @@ from analysis.panels import (
     panel_grid,
     stacked,
 )
+from analysis.power import STUDY_ARM
+from analysis.study_figures import draw_matches, draw_power, draw_prompts, is_simulated
 from bench.schema import Plan
 from engine.errors import LonghaulError, ReceiptError
 
 Painter = Callable[[Experiment], Drawing]
 CURVE_ARM = "chain-k8"  # the arm whose drafts are followed by distance
-STUDY_ARM = "accept-k8"  # the same in the acceptance study
 
 
 def draw_arms_by_cell(experiment: Experiment) -> Drawing:
@@ -241,6 +242,9 @@ OWN_FIGURES: Mapping[str, Mapping[str, Painter]] = {
     "acceptance": {
         "acceptance_by_distance": partial(draw_acceptance_by_distance, arm=STUDY_ARM),
         "accepted_lengths": draw_accepted_lengths,
+        "acceptance_by_prompt": draw_prompts,
+        "acceptance_by_match": draw_matches,
+        "power": draw_power,
     },
 }
 UNTIMED_FIGURES: Mapping[str, Painter] = {"frames_by_stages": draw_frames_by_stages}
@@ -249,7 +253,10 @@ UNTIMED_FIGURES: Mapping[str, Painter] = {"frames_by_stages": draw_frames_by_sta
 def figures_of(experiment: Experiment) -> Mapping[str, Painter]:
     """The figures of an experiment by name."""
     others = FIGURES if experiment.is_timed else UNTIMED_FIGURES
-    return OWN_FIGURES.get(experiment.plan.experiment, others)
+    painters = OWN_FIGURES.get(experiment.plan.experiment, others)
+    if "power" in painters and not is_simulated(experiment):
+        return {name: painter for name, painter in painters.items() if name != "power"}
+    return painters
 
 
 def write_figures(experiment: Experiment, folder: Path) -> list[Path]:

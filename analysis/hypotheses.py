@@ -16,7 +16,7 @@ import pandas as pd
 from analysis.counted_rules import fp8_bytes, fp8_text, frames_a_traversal, lossless, same_ids
 from analysis.load import Experiment
 from analysis.pair_rules import Pair, at_least, mean_at_least, never_slower_than, no_difference
-from analysis.rule_parts import UNJUDGED, Outcome, Rule
+from analysis.rule_parts import UNJUDGED, Rule
 from analysis.speed_rules import (
     faster_everywhere,
     never_slower,
@@ -24,6 +24,7 @@ from analysis.speed_rules import (
     two_state_gain,
     verbatim_gain,
 )
+from analysis.study_rules import independence_rejected, match_predicts
 
 MIN_OF_BOUND, MIN_TWO_STATE_GAIN, MIN_LONG_GAIN = 0.95, 1.10, 12
 TO_BOUND = Pair("planner", "clairvoyant", null_of="chain-k8")
@@ -47,11 +48,6 @@ def outcomes(experiment: Experiment) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["hypothesis", "measured", "outcome"])
 
 
-def awaits_its_test(experiment: Experiment) -> Outcome:
-    """acceptance H1, H2: the exact tests do not exist yet, and nothing stands in for them."""
-    return UNJUDGED
-
-
 def _planner_rules(draftable: tuple[str, ...]) -> Mapping[str, Rule]:
     """Of the planner's A/B on one ring."""
     return {
@@ -65,7 +61,7 @@ def _planner_rules(draftable: tuple[str, ...]) -> Mapping[str, Rule]:
 
 RULES: Mapping[str, Mapping[str, Rule]] = {
     **{name: _planner_rules(cells) for name, cells in DRAFTABLE.items()},
-    "acceptance": {"H1": awaits_its_test, "H2": awaits_its_test, "H3": lossless},
+    "acceptance": {"H1": independence_rejected, "H2": match_predicts, "H3": lossless},
     "two-state": {
         "H1": two_state_gain,
         "H2": no_difference(TWO_STATE_TO_BASE, "summary", "reasoning", "chat"),

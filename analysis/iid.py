@@ -73,8 +73,15 @@ def run_tests(study: Study, num_draws: int | None = None) -> dict[str, IidResult
     return {test: run_test(test, study, num_draws) for test in TESTS}
 
 
-def run_test(test: str, study: Study, num_draws: int | None = None) -> IidResult | NotApplicable:
-    """One test of a study, or why it does not apply."""
+def run_test(
+    test: str, study: Study, num_draws: int | None = None, enough: int | None = None
+) -> IidResult | NotApplicable:
+    """One test of a study, or why it does not apply.
+
+    Args:
+        num_draws: as in `run_tests`.
+        enough: of `drawn_until`, where it only matters whether p is above a level.
+    """
     if test == "context_e":
         return context_e(study.all_rounds)
     if study.kind == "open":
@@ -88,10 +95,10 @@ def run_test(test: str, study: Study, num_draws: int | None = None) -> IidResult
     if test == "depth_rise":
         return depth_rise(study.rounds, num_draws)
     if test == "serial_product":
-        return serial_product(study.rounds, num_draws)
+        return serial_product(study.rounds, num_draws, enough)
     if test == "stream_runs":
         return stream_runs(study.bits, num_draws)
-    return between_requests(study.bits, num_draws)
+    return between_requests(study.bits, num_draws, enough)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -21,7 +21,7 @@ from analysis.iid_result import (
     Bits,
     IidResult,
     NotApplicable,
-    drawn_result,
+    drawn_until,
     draws_for,
     exact_result,
     seeded_generator,
@@ -34,7 +34,7 @@ BATCH_LEN = 12_000_000  # numbers drawn at once
 
 
 def between_requests(
-    requests: Sequence[Bits], num_draws: int | None = None
+    requests: Sequence[Bits], num_draws: int | None = None, enough: int | None = None
 ) -> IidResult | NotApplicable:
     """Σ_r x_r² / n_r, x_r the ones among the n_r bits of request r, large.
 
@@ -44,6 +44,7 @@ def between_requests(
     Args:
         requests: bits of each request, 1 accepted, 0 refused.
         num_draws: m where draws are needed; None: DESIGN's.
+        enough: see `drawn_until`.
     """
     streams = sorted((list(bits) for bits in requests if len(bits)), key=_by_length)
     pairs = [(len(bits), sum(bits)) for bits in streams]
@@ -63,11 +64,15 @@ def between_requests(
     generator = seeded_generator("between_requests", sorted(streams))
     observed = scaled / scale
     inverse = 1 / np.array(lengths)
-    num_extreme = 0
-    for drawn in draw_deals(generator, lengths, num_ones, num_draws):
-        reached = np.square(drawn, dtype=np.float64) @ inverse
-        num_extreme += int(np.count_nonzero(reached >= observed * (1 - TIE_MARGIN)))
-    return drawn_result(observed, num_extreme, num_draws)
+
+    def num_extreme(num_now: int) -> int:
+        count = 0
+        for drawn in draw_deals(generator, lengths, num_ones, num_now):
+            reached = np.square(drawn, dtype=np.float64) @ inverse
+            count += int(np.count_nonzero(reached >= observed * (1 - TIE_MARGIN)))
+        return count
+
+    return drawn_until(observed, num_extreme, num_draws, enough)
 
 
 def _by_length(bits: Bits) -> tuple[int, Bits]:

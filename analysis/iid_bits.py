@@ -94,18 +94,23 @@ def parse_rounds(bits: Bits, draft_len: int) -> list[Round]:
     return rounds
 
 
-def unequal_round(rounds: Rounds, committed_lens: Sequence[int], draft_len: int) -> int | None:
-    """Index of the first round with k ≠ K that starts before the last K tokens; None: fixed K.
+def round_outside(
+    rounds: Rounds, committed_lens: Sequence[int], k_min: int, k_max: int
+) -> int | None:
+    """Index of the first round with k outside K_min … K_max; None: the limits hold.
+
+    Rounds that start among the last K_max tokens do not count: the end of output cuts their k.
 
     Args:
         rounds: of one request, in position order, rounds without drafts among them.
         committed_lens: tokens that each round committed.
-        draft_len: K.
+        k_min: shortest draft that the arm may use.
+        k_max: longest draft that the arm may use.
     """
-    last_start = sum(committed_lens) - draft_len
+    last_start = sum(committed_lens) - k_max
     committed = 0
     for idx, ((k, _), committed_len) in enumerate(zip(rounds, committed_lens, strict=True)):
-        if k != draft_len and committed < last_start:
+        if not k_min <= k <= k_max and committed < last_start:
             return idx
         committed += committed_len
     return None
@@ -117,6 +122,7 @@ def ruled_study(
     k_min: int,
     k_max: int,
     all_rounds: Sequence[Rounds],
+    names: Sequence[str] = (),
 ) -> Study:
     """Apply the data rule to an arm whose draft lengths are bounded; K_min = K_max: fixed.
 
@@ -127,6 +133,7 @@ def ruled_study(
         k_max: longest draft that the arm may use.
         all_rounds: for `context_e`, in plan order; may hold further requests, such as jobs ended
             by an error.
+        names: of the requests, for the error; none: their numbers from 1.
 
     Raises:
         ConfigError: a request has fewer bits than the rule asks for.
@@ -136,7 +143,8 @@ def ruled_study(
         try:
             used.append(first_bits(stream, ruled_len(num_committed, k_min, k_max)))
         except ConfigError as error:
-            raise ConfigError(f"request {idx + 1}: {error}") from error
+            name = names[idx] if names else f"request {idx + 1}"
+            raise ConfigError(f"{name}: {error}") from error
     is_fixed = k_min == k_max
     return Study(
         kind="fixed" if is_fixed else "bounded",

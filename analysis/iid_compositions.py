@@ -10,7 +10,8 @@ Source: DESIGN section 14, `depth_rise` and `full_excess`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 
 import numpy as np
 from scipy import optimize, stats
@@ -19,6 +20,7 @@ from analysis.iid_laws import ExactLaw, FloatLaw, Floats, Ints, checked_law, unp
 
 # (number of parts R, their sum)
 Shape = tuple[int, int]
+SMALL_SIZE = 128
 
 
 def num_compositions(num_parts: int, total: int, bound: int) -> int:
@@ -107,6 +109,20 @@ def float_pair_laws(bound: int, shapes: set[Shape]) -> dict[Shape, FloatLaw]:
             members = num_compositions(num_parts, total, bound) / bound**num_parts
             laws[num_parts, total] = checked_law(rows[total][0], rows[total][1] / members)
     return laws | {shape: FloatLaw(0, np.ones(1)) for shape in shapes if shape[0] == 0}
+
+
+@lru_cache(maxsize=4)
+def small_pair_laws(bound: int) -> Mapping[Shape, FloatLaw]:
+    """The laws of every shape whose parts and sum are SMALL_SIZE together, at most.
+
+    One table for all studies of requests so short: simulations look thousands of them up.
+    """
+    shapes = {
+        (num_parts, total)
+        for num_parts in range(SMALL_SIZE + 1)
+        for total in range(min(num_parts * (bound - 1), SMALL_SIZE - num_parts) + 1)
+    }
+    return float_pair_laws(bound, shapes)
 
 
 def _layers(bound: int, shapes: set[Shape]) -> Iterator[tuple[int, range]]:

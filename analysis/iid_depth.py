@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from analysis.iid_bits import drafted
 from analysis.iid_compositions import (
+    SMALL_SIZE,
     Shape,
     draw_part_counts,
     exact_pair_laws,
     float_pair_laws,
+    small_pair_laws,
     table_cost,
 )
 from analysis.iid_laws import ExactLaw, FloatLaw, Ints, checked_law, summed_result, unpack_counts
@@ -126,8 +128,7 @@ class DepthFamily:
     def float_laws(self, keys: set[DepthKey]) -> dict[DepthKey, FloatLaw]:
         """Laws in float64, one table for each K; integers divided where k differs."""
         tables = {
-            bound: float_pair_laws(bound, shapes)
-            for bound, shapes in _shapes_by_bound(keys).items()
+            bound: _float_table(bound, shapes) for bound, shapes in _shapes_by_bound(keys).items()
         }
         laws = {}
         for key in keys:
@@ -150,6 +151,13 @@ class DepthFamily:
         lengths = np.arange(bound)
         drawn: Ints = counts @ (lengths * (lengths - 1) // 2) + constant
         return drawn
+
+
+def _float_table(bound: int, shapes: set[Shape]) -> Mapping[Shape, FloatLaw]:
+    """Laws of these shapes, from the shared table if they are small."""
+    if bound <= SMALL_SIZE and all(parts + total <= SMALL_SIZE for parts, total in shapes):
+        return small_pair_laws(bound)
+    return float_pair_laws(bound, shapes)
 
 
 def _parts_of(key: DepthKey) -> tuple[int, Shape, int]:

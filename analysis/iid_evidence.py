@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from scipy.special import betaln, xlogy
 
 from analysis.iid_bits import drafted
-from analysis.iid_result import EVIDENCE_METHOD, IidResult, NotApplicable, Rounds
+from analysis.iid_result import EVIDENCE_METHOD, IidResult, NotApplicable, Round, Rounds
 
 CONCENTRATIONS = (2, 8, 32, 128)  # ν
 # (round's draft_len, accepted_len, length of the drafter's match)
@@ -39,7 +41,9 @@ def context_e(requests: Sequence[Rounds]) -> IidResult | NotApplicable:
         requests: all rounds of each request, in plan order; rounds with k = 0 are ignored.
     """
     rounds = [drafted(request) for request in requests]
-    per_request = [_add(map(_counts, request)) for request in rounds]
+    per_request = [
+        (sum(a for _, a in request), sum(a < k for k, a in request)) for request in rounds
+    ]
     pooled = _add(per_request)
     if not sum(pooled):
         return NotApplicable("no tested bit")
@@ -75,26 +79,35 @@ def depth_counts(requests: Iterable[Rounds]) -> dict[int, Counts]:
     ones = dict.fromkeys(range(len(DEPTH_STARTS)), 0)
     zeros = dict(ones)
     stops = (*DEPTH_STARTS[1:], sys.maxsize)
-    for request in requests:
-        for draft_len, accepted_len in request:
-            for context, (start, stop) in enumerate(zip(DEPTH_STARTS, stops, strict=True)):
-                ones[context] += max(0, min(accepted_len, stop - 1) - start + 1)
-                is_refused_here = start <= accepted_len + 1 < stop
-                zeros[context] += accepted_len < draft_len and is_refused_here
+    alike = Counter(chain.from_iterable(requests))  # few kinds of round, whatever the log's length
+    for (draft_len, accepted_len), times in alike.items():
+        for context, (start, stop) in enumerate(zip(DEPTH_STARTS, stops, strict=True)):
+            ones[context] += times * max(0, min(accepted_len, stop - 1) - start + 1)
+            is_refused_here = start <= accepted_len + 1 < stop
+            zeros[context] += times * (accepted_len < draft_len and is_refused_here)
     return {context: (ones[context], zeros[context]) for context in ones}
 
 
 def last_counts(requests: Iterable[Rounds]) -> dict[str, Counts]:
     """Ones and zeros by what became of the previous round of the request."""
-    counts: dict[str, Counts] = {}
+    alike: Counter[tuple[Round | None, Round]] = Counter()
     for request in requests:
-        context = "none"
-        for draft_len, accepted_len in request:
-            found = _counts((draft_len, accepted_len))
-            counts[context] = _add([counts.get(context, (0, 0)), found])
-            context = "some" if accepted_len else "nothing"
-            context = "all" if accepted_len == draft_len else context
+        alike.update(zip([None, *request[:-1]], request, strict=False))
+    counts: dict[str, Counts] = {}
+    for (previous, (draft_len, accepted_len)), times in alike.items():
+        ones, zeros = counts.get(_fate(previous), (0, 0))
+        refused = accepted_len < draft_len
+        counts[_fate(previous)] = (ones + times * accepted_len, zeros + times * refused)
     return counts
+
+
+def _fate(one_round: Round | None) -> str:
+    if one_round is None:
+        return "none"
+    draft_len, accepted_len = one_round
+    if accepted_len == draft_len:
+        return "all"
+    return "some" if accepted_len else "nothing"
 
 
 def log_best_likelihood(ones: int, zeros: int) -> float:

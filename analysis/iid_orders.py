@@ -22,7 +22,7 @@ from analysis.iid_result import (
     IidResult,
     NotApplicable,
     Rounds,
-    drawn_result,
+    drawn_until,
     draws_for,
     exact_result,
     seeded_generator,
@@ -40,7 +40,7 @@ def adjacent_products(lengths: Sequence[int]) -> int:
 
 
 def serial_product(
-    requests: Sequence[Rounds], num_draws: int | None = None
+    requests: Sequence[Rounds], num_draws: int | None = None, enough: int | None = None
 ) -> IidResult | NotApplicable:
     """Σ a_i a_{i+1} over neighbouring complete rounds, large.
 
@@ -49,6 +49,7 @@ def serial_product(
     Args:
         requests: complete rounds of each request; rounds with k = 0 are ignored.
         num_draws: m where draws are needed; None: DESIGN's.
+        enough: see `drawn_until`.
     """
     rounds = sorted(request for request in map(drafted, requests) if request)
     if not rounds:
@@ -64,10 +65,15 @@ def serial_product(
     if num_draws is None:
         num_draws = draws_for(sum(a + (a < k) for request in rounds for k, a in request))
     generator = seeded_generator("serial_product", rounds)
-    drawn = np.zeros(num_draws, dtype=np.int64)
-    for rows in _equal_lengths(keys):
-        drawn += draw_products(rows, generator, num_draws)
-    return drawn_result(observed, int(np.count_nonzero(drawn >= observed)), num_draws)
+    matrices = list(_equal_lengths(keys))
+
+    def num_extreme(num_now: int) -> int:
+        drawn = np.zeros(num_now, dtype=np.int64)
+        for rows in matrices:
+            drawn += draw_products(rows, generator, num_now)
+        return int(np.count_nonzero(drawn >= observed))
+
+    return drawn_until(observed, num_extreme, num_draws, enough)
 
 
 def orders_law(lengths: Lengths) -> ExactLaw:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -25,6 +25,7 @@ SUM_TOLERANCE = 1e-10
 SMALLEST_PRINTED = 1e-6
 MANY_BITS = 100_000
 NUM_DRAWS, NUM_DRAWS_MANY_BITS = 99_999, 9_999
+FIRST_BATCH = 60  # draws before the first look at whether they are enough
 
 EXACT_METHOD = "exact integers"
 FLOAT_METHOD = "float64, requests merged by FFT, p + 1e-9"
@@ -97,6 +98,32 @@ def drawn_result(statistic: int | float | Fraction, num_extreme: int, num_draws:
     """
     p = (num_extreme + 1) / (num_draws + 1)
     return IidResult(statistic, p, f"Monte Carlo, m = {num_draws}")
+
+
+def drawn_until(
+    statistic: int | float | Fraction,
+    num_extreme: Callable[[int], int],
+    num_draws: int,
+    enough: int | None = None,
+) -> IidResult:
+    """A Monte Carlo p-value; where only a level is asked for, drawing stops when that is settled.
+
+    Args:
+        num_extreme: draws so many times more and counts the draws at least as extreme.
+        num_draws: m, at most.
+        enough: stop when so many draws were as extreme; with enough = ⌊level · (m + 1)⌋ what is
+            returned is above the level exactly if all m draws would have given such a p. None:
+            draw them all.
+    """
+    if enough is None:
+        return drawn_result(statistic, num_extreme(num_draws), num_draws)
+    done, found, batch = 0, 0, FIRST_BATCH
+    while done < num_draws and found < enough:
+        batch = min(batch, num_draws - done)
+        found += num_extreme(batch)
+        done += batch
+        batch *= 4
+    return drawn_result(statistic, found, done)
 
 
 def draws_for(num_bits: int) -> int:

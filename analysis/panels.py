@@ -6,13 +6,15 @@ shows. Must never know receipts or compute a statistic.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
+import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from analysis.arm_slots import OTHER_COLOUR, OTHER_MARKERS
 from analysis.figure_file import arm_look
 
 PANEL_COLUMNS = 4
@@ -63,6 +65,14 @@ def corner_note(axes: Axes, text: str, side: Literal["top", "bottom"] = "top") -
         color="#404040",
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0},
     )
+
+
+def series_look(idx: int) -> dict[str, Any]:
+    """Keyword arguments that draw the idx-th of a few lines that are no arms; none is black."""
+    cycle = mpl.rcParams["axes.prop_cycle"].by_key()["color"][1:]
+    is_last = idx >= len(cycle)
+    colour = OTHER_COLOUR if is_last else f"#{cycle[idx].lstrip('#')}"
+    return {"color": colour, "marker": OTHER_MARKERS[idx % len(OTHER_MARKERS)]}
 
 
 def mark_one(axes: Axes, low: float, high: float) -> None:

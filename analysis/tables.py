@@ -18,13 +18,21 @@ from rich.console import Console
 
 from analysis.breakdown_table import breakdown_table, has_breakdown
 from analysis.comparison_tables import fp8_ids_table, fp8_speed_table, seal_table
+from analysis.determinism import determinism_table
 from analysis.effects import ALL_CELLS, ratio_table
 from analysis.folders import product_folder
 from analysis.hypotheses import outcomes
 from analysis.link_probes import links_frame
 from analysis.load import Experiment, find_experiments, jobs_frame, load_experiment
 from analysis.numbers import REFERENCE_ARM
-from analysis.study_tables import study_table
+from analysis.published import published_table
+from analysis.study_tables import (
+    group_tests_table,
+    match_table,
+    previous_table,
+    study_table,
+    tests_table,
+)
 from analysis.table_parts import (
     SPEED_NOTE,
     band_note,
@@ -181,19 +189,20 @@ def _agreement(row: dict[str, object]) -> str:
     return "yes" if row["reps_agree"] else "no"
 
 
+AB_TABLES: tuple[Maker, ...] = (decode_table, base_table, acceptance_table)
 RESULTS: Mapping[str, tuple[Maker, ...]] = {
     "seal": (seal_table,),
     "fp8": (fp8_speed_table, fp8_bytes_table, fp8_ids_table, acceptance_table),
     "frames": (frame_table,),
-    "acceptance": (study_table,),
+    "acceptance": (tests_table, study_table, match_table, previous_table, group_tests_table),
+    "two-state": (published_table, *AB_TABLES, determinism_table),
 }
-TIMED_RESULTS: tuple[Maker, ...] = (decode_table, base_table, acceptance_table)
 UNTIMED_RESULTS: tuple[Maker, ...] = (frame_table,)
 
 
 def all_tables(experiment: Experiment) -> list[TableSpec]:
     """Every table of an experiment, in reading order: results, times, hypotheses, jobs, links."""
-    others = TIMED_RESULTS if experiment.is_timed else UNTIMED_RESULTS
+    others = AB_TABLES if experiment.is_timed else UNTIMED_RESULTS
     results = RESULTS.get(experiment.plan.experiment, others)
     timed = (breakdown_table,) if has_breakdown(experiment) else ()
     probed = () if links_frame(experiment).empty else (link_table,)

@@ -147,7 +147,7 @@ def job_config(arm: str, max_new_tokens: int) -> JobConfig:
     return JobConfig(
         arm=arm,
         policy="two-state" if high != base else "fixed-k",
-        policy_params={},
+        policy_params={"high": high, "up": high} if high != base else {},
         draft_len=base,
         depth=depth,
         drafter="ngram" if base else "none",

@@ -110,6 +110,7 @@ class PretendedRing:
 
     def _reply(self, frame: SentFrame) -> None:
         frame.outcome, frame.received_ns = "applied", self.now_ns
+        last_decided = frame
         for position in range(frame.start + 1, frame.end + 1):
             if position != self.frontier or self.frontier == self.end:
                 continue
@@ -123,8 +124,9 @@ class PretendedRing:
             owner.accepted_len += accepted
             if not accepted:
                 self._flush(frame, owner)
+                last_decided = owner
                 break
-        full = frame.sent_len > 0 and frame.accepted_len == frame.sent_len
+        full = 0 < last_decided.sent_len == last_decided.accepted_len
         self.draft_len = self.draft_lens[1] if full else self.draft_lens[0]
         if self.frontier == self.end:
             for other in self.under_way:

@@ -34,13 +34,21 @@ def test_each_experiment_has_its_own_tables(
     frames_invented: Invented,
     acceptance_invented: Invented,
     planner_invented: Invented,
+    two_state_invented: Invented,
 ) -> None:
     shared = ["hypotheses", "exclusions", "links"]
     for invented, names in (
         (seal_invented, ["seal", "breakdown"]),
         (fp8_invented, ["fp8_speed", "fp8_bytes", "fp8_ids", "acceptance", "breakdown"]),
         (frames_invented, ["frames"]),
-        (acceptance_invented, ["acceptance"]),
+        (
+            acceptance_invented,
+            ["iid", "acceptance", "match_length", "round_before", "iid_by_group"],
+        ),
+        (
+            two_state_invented,
+            ["published", "decode", "against_base", "acceptance", "determinism", "breakdown"],
+        ),
         (planner_invented, ["decode", "against_base", "acceptance", "breakdown"]),
     ):
         specs = tables.all_tables(load_invented(invented, "H1: something."))

@@ -185,7 +185,7 @@ def test_drift_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "acceptance.py").write_text(source)
     (tmp_path / "acceptance.ipynb").write_text(committed)
     pair.check_pair("acceptance")
-    (tmp_path / "acceptance.py").write_text(source.replace("# ## Table", "# ## Tables"))
+    (tmp_path / "acceptance.py").write_text(source.replace("# ## The tests", "# ## Tests"))
     with pytest.raises(ConfigError, match=r"acceptance\.ipynb is not what"):
         pair.check_pair("acceptance")
 
@@ -209,9 +209,8 @@ def test_notebook_runs_under_papermill(invented: Invented, tmp_path: Path) -> No
         "papermill",
         "analysis/acceptance.ipynb",
         str(out),
-        "-p",
-        "receipts_dir",
-        str(invented.folder),
+        *("-p", "receipts_dir", str(invented.folder)),
+        *("-p", "ab_experiment", ""),
     )
     outputs = [
         output["data"]
@@ -219,9 +218,11 @@ def test_notebook_runs_under_papermill(invented: Invented, tmp_path: Path) -> No
         for output in cell.get("outputs", [])
         if output["output_type"] == "display_data"
     ]
-    assert sum("image/png" in shown for shown in outputs) == 2
+    assert sum("image/png" in shown for shown in outputs) == 4
     reading = "".join("".join(shown.get("text/markdown", "")) for shown in outputs)
-    assert "**verbatim-copy** (draftable)" in reading
+    assert "Arm `chain-k8`" in reading, "of the arms that draft the first"
+    assert "Pre-registered level 0.05, Holm over " in reading
+    assert "Power was not simulated" in reading and "No A/B was asked for" in reading
 
 
 def test_misspelt_parameter_fails_under_papermill(invented: Invented, tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from analysis.iid_bits import (
     first_bits,
     open_study,
     parse_rounds,
+    round_outside,
     ruled_len,
-    unequal_round,
 )
 from engine.errors import ConfigError
 
@@ -151,9 +151,20 @@ def test_unbounded_lengths_have_evidence_only() -> None:
 def test_unequal_frames_are_found() -> None:
     """Catches an arm taken for fixed: k ≠ K before the last K tokens."""
     rounds = [(8, 8), (8, 2), (8, 8), (4, 4)]
-    assert unequal_round(rounds, [9, 3, 9, 4], 8) is None
-    assert unequal_round([(8, 8), (3, 2), (8, 8), (4, 4)], [9, 3, 9, 4], 8) == 1
-    assert unequal_round([(8, 8), (0, 0), (8, 8)], [9, 1, 9], 8) == 1
+    assert round_outside(rounds, [9, 3, 9, 4], 8, 8) is None
+    assert round_outside([(8, 8), (3, 2), (8, 8), (4, 4)], [9, 3, 9, 4], 8, 8) == 1
+    assert round_outside([(8, 8), (0, 0), (8, 8)], [9, 1, 9], 8, 8) == 1
+
+
+def test_frames_outside_an_adaptive_arms_limits_are_found() -> None:
+    """Catches an arm whose drafter falls short taken for one of bounded draft lengths."""
+    rounds = [(8, 8), (16, 16), (16, 2), (8, 8), (3, 3)]
+    committed = [9, 17, 3, 9, 4]
+    assert round_outside(rounds, committed, 8, 16) is None
+    assert round_outside([(7, 7), *rounds[1:]], committed, 8, 16) == 0
+    assert round_outside([(8, 8), (17, 16), *rounds[2:]], committed, 8, 16) == 1
+    # Of the 42 tokens the last 16 start with the round at 29: its k may be anything.
+    assert round_outside([*rounds[:3], (2, 2), (3, 3)], committed, 8, 16) is None
 
 
 def test_holm_by_hand() -> None:
