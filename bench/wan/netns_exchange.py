@@ -202,6 +202,7 @@ def main(arguments: list[str] | None = None) -> int:
     profile = LinkProfile(
         name="exchange",
         description="two hosts",
+        provenance="",
         loop_ns=round(2 * asked.one_way_ms * NS_PER_MS),
         jitter_ns=0,
         jitter_distribution="none",

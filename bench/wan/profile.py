@@ -101,6 +101,7 @@ class ProfileFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]*$")]
     description: Annotated[str, msgspec.Meta(min_length=1)]
+    provenance: str = ""
     loop_ms: DelayMs | None = None
     jitter_ms: JitterMs = 0.0
     jitter_distribution: JitterDistribution = "none"
@@ -123,6 +124,7 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     description: str
+    provenance: str  # where the numbers come from: measured where, published where, or assumed
     loop_ns: int | None
     jitter_ns: int
     jitter_distribution: JitterDistribution
@@ -176,9 +178,9 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """SHA-256 over everything but the description, which changes no link."""
+        """SHA-256 over everything but the prose, which changes no link."""
         content = msgspec.to_builtins(self)
-        del content["description"]
+        del content["description"], content["provenance"]
         for shape in (content, *content["listed"]):
             for field, rest in PACKET_FIELDS_AT_REST.items():
                 if shape[field] == rest:
@@ -250,6 +252,7 @@ def _in_ns(written: ProfileFile) -> LinkProfile:
     return LinkProfile(
         name=written.name,
         description=written.description,
+        provenance=written.provenance,
         loop_ns=None if written.loop_ms is None else round(written.loop_ms * NS_PER_MS),
         jitter_ns=round(written.jitter_ms * NS_PER_MS),
         jitter_distribution=written.jitter_distribution,

@@ -12,7 +12,21 @@ from bench.wan.profile import PROFILES_DIR, load_profile, profile_names
 from engine.defaults import PROFILE
 from engine.errors import ConfigError
 
-LOOPS_MS = {"loopback": 0, "lan": 1, "metro": 10, "eu-ring": 105, "wan-275": 275}
+LOOPS_MS = {
+    "loopback": 0,
+    "lan": 1,
+    "metro": 10,
+    "residential": 60,
+    "eu-ring": 105,
+    "jittery": 150,
+    "wan-275": 275,
+}
+LISTED = {"transatlantic": 98}  # of unequal links, made for four stages
+# As receipts know them: a file that is edited must not pass for the profile that was measured.
+DIGESTS = {
+    "loopback": "2f4b54c5",
+    "wan-275": "b8356c8d",
+}
 
 
 def write_profile(folder: Path, body: str, name: str = "made") -> Path:
@@ -22,11 +36,32 @@ def write_profile(folder: Path, body: str, name: str = "made") -> Path:
 
 
 def test_the_shipped_profiles_have_the_promised_loops() -> None:
-    assert profile_names() == sorted(LOOPS_MS)
+    assert profile_names() == sorted([*LOOPS_MS, *LISTED])
+    for name, loop_ms in LISTED.items():
+        links = load_profile(name).links(4)
+        assert sum(shape.one_way_ns for shape in links) == loop_ms * 1_000_000
+        assert len({shape.one_way_ns for shape in links}) > 1
     for name, loop_ms in LOOPS_MS.items():
         profile = load_profile(name)
         assert profile.loop_ns == loop_ms * 1_000_000
         assert profile.needs_relay == (name != "loopback")
+
+
+def test_shipped_profiles_say_where_their_numbers_come_from() -> None:
+    for name in profile_names():
+        assert load_profile(name).provenance.endswith("."), name
+
+
+def test_committed_digests_are_still_those_of_the_files() -> None:
+    """Catches a profile changed under receipts that name it."""
+    for name, digest in DIGESTS.items():
+        assert load_profile(name).digest.startswith(digest), name
+
+
+def test_slow_uploads_and_jitter_are_on_every_link() -> None:
+    assert {s.rate_bytes_per_s for s in load_profile("residential").links(4)} == {2_500_000}
+    links = load_profile("jittery").links(4)
+    assert {(s.jitter_ns, s.jitter_distribution) for s in links} == {(5_000_000, "exponential")}
 
 
 def test_the_default_profile_is_the_one_in_defaults() -> None:
@@ -119,8 +154,8 @@ def test_listed_links_keep_their_own_values_and_fix_the_number_of_stages(tmp_pat
 
 
 def test_the_digest_follows_the_links_and_not_the_prose(tmp_path: Path) -> None:
-    digests = {load_profile(name).digest for name in LOOPS_MS}
-    assert len(digests) == len(LOOPS_MS)
+    digests = {load_profile(name).digest for name in profile_names()}
+    assert len(digests) == len(profile_names())
     plain = load_profile(write_profile(tmp_path, "loop_ms = 3\n")).digest
     assert load_profile(write_profile(tmp_path, "loop_ms = 3.0\nrate_mbit = 0\n")).digest == plain
     assert load_profile(write_profile(tmp_path, "loop_ms = 3\nrate_mbit = 1\n")).digest != plain
