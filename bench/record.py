@@ -36,6 +36,8 @@ from engine.coordinator.records import FrameRecord
 from engine.errors import JobError
 from engine.transport.message import Levers, ResetAck
 
+LINK_MISMATCH = "link_mismatch"  # the failure of a job that decoded well on the wrong links
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -61,6 +63,7 @@ class JobFacts:
     prompt_ids: tuple[int, ...]
     ring: RingConfig
     links: tuple[LinkRow, ...]  # of that ring, measured before its first job
+    link_fault: str | None = None  # what of them is not as the profile says
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,8 @@ def make_receipt(
 ) -> Receipt:
     """Write one job down.
 
-    A job whose ids differ from the reference's is a failed job (`not_lossless`).
+    A job whose ids differ from the reference's is a failed job (`not_lossless`), and so is one on
+    links that are not the profile's (`link_mismatch`): its ids are compared, its speed is not used.
     """
     completed = result.failure is None
     lossless = judge(facts.planned, result.output_ids, reference if completed else None)
@@ -103,6 +107,8 @@ def make_receipt(
         failure = JobError(
             "not_lossless", f"ids differ from the reference at {lossless.first_difference}"
         )
+    if failure is None and facts.link_fault is not None:
+        failure = JobError(LINK_MISMATCH, facts.link_fault)
     return Receipt(
         status="ok" if failure is None else "failed",
         failure=None

@@ -203,6 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
         name="exchange",
         description="two hosts",
         provenance="",
+        tolerance_ns=0,
         loop_ns=round(2 * asked.one_way_ms * NS_PER_MS),
         jitter_ns=0,
         jitter_distribution="none",

@@ -23,6 +23,7 @@ PROFILES_DIR = Path(__file__).resolve().parent.parent / "profiles"
 
 NS_PER_MS = 1_000_000
 BYTES_PER_S_PER_MBIT = 125_000
+TOLERANCE_MS = 10.0
 
 JitterDistribution = Literal["none", "uniform", "exponential"]
 CongestionControl = Literal["", "cubic", "bbr", "reno"]  # "": the kernel's default
@@ -102,6 +103,7 @@ class ProfileFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]*$")]
     description: Annotated[str, msgspec.Meta(min_length=1)]
     provenance: str = ""
+    tolerance_ms: Annotated[float, msgspec.Meta(gt=0.0, le=10_000.0)] = TOLERANCE_MS
     loop_ms: DelayMs | None = None
     jitter_ms: JitterMs = 0.0
     jitter_distribution: JitterDistribution = "none"
@@ -125,6 +127,7 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     description: str
     provenance: str  # where the numbers come from: measured where, published where, or assumed
+    tolerance_ns: int  # what a measured round trip may take longer than the delays
     loop_ns: int | None
     jitter_ns: int
     jitter_distribution: JitterDistribution
@@ -178,9 +181,9 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """SHA-256 over everything but the prose, which changes no link."""
+        """SHA-256 over everything that changes a link."""
         content = msgspec.to_builtins(self)
-        del content["description"], content["provenance"]
+        del content["description"], content["provenance"], content["tolerance_ns"]
         for shape in (content, *content["listed"]):
             for field, rest in PACKET_FIELDS_AT_REST.items():
                 if shape[field] == rest:
@@ -253,6 +256,7 @@ def _in_ns(written: ProfileFile) -> LinkProfile:
         name=written.name,
         description=written.description,
         provenance=written.provenance,
+        tolerance_ns=round(written.tolerance_ms * NS_PER_MS),
         loop_ns=None if written.loop_ms is None else round(written.loop_ms * NS_PER_MS),
         jitter_ns=round(written.jitter_ms * NS_PER_MS),
         jitter_distribution=written.jitter_distribution,

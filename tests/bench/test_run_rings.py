@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +13,13 @@ import pytest
 from receipt_builder import make_plan
 
 from bench import folders
+from bench.check_rules import check_receipt
 from bench.folders import choose_store
 from bench.plan import job_config
 from bench.receipt import signature_path
 from bench.record import Surroundings
 from bench.rings import (
+    MAX_MEASUREMENTS,
     MAX_RING_STARTS,
     NUM_PROBES,
     PROBE_IDLE_MS,
@@ -53,11 +55,14 @@ class ScriptedRings:
 
     profile = load_profile("loopback")
 
-    def __init__(self, answer: Answer, lost_between_jobs: int = 0) -> None:
+    def __init__(
+        self, answer: Answer, lost_between_jobs: int = 0, rtts_ns: Sequence[int] = (7,)
+    ) -> None:
         self.made: list[ScriptedRing] = []
         self.num_jobs = 0
         self.lost_between_jobs = lost_between_jobs  # so many rings die before their first job
         self.answer = answer
+        self.rtts_ns = rtts_ns  # of every link, measurement by measurement; the last one stays
 
     @property
     def num_rings(self) -> int:
@@ -94,8 +99,10 @@ class ScriptedRing:
 
     def measure_links(self, count: int, payload_bytes: int, idle_ms: int) -> list[LinkProbe]:
         assert self.is_up and not self.num_jobs, "links are measured before the first job"
+        rtts_ns = self._rings.rtts_ns
+        rtt_ns = rtts_ns[min(self.num_measured, len(rtts_ns) - 1)]
         self.num_measured += 1
-        probe = LinkProbe((7,) * count, payload_bytes, (8,) * count, 1_000_000 * idle_ms)
+        probe = LinkProbe((rtt_ns,) * count, payload_bytes, (8,) * count, 1_000_000 * idle_ms)
         return [probe] * (self.config.num_stages + 1)
 
     def check(self) -> None:
@@ -198,6 +205,44 @@ def test_a_receipt_holds_the_links_of_its_own_ring(plan: Plan, store: Experiment
             assert link.rtt_ns == [7] * NUM_PROBES and link.payload_rtt_ns == [8] * NUM_PROBES
             assert link.payload_bytes == PROBE_PAYLOAD_BYTES
             assert link.idle_payload_rtt_ns == 1_000_000 * PROBE_IDLE_MS
+
+
+def test_jobs_on_the_wrong_links_fail_and_their_ids_are_still_compared(
+    plan: Plan, store: ExperimentStore
+) -> None:
+    """Catches speeds measured on links that are not the profile's."""
+    slow = load_profile("loopback").tolerance_ns + 1_000_000
+    rings = ScriptedRings(lambda number: answered(TRUE_IDS), rtts_ns=(slow,))
+    receipts = run(plan, store, rings)
+    assert rings.made[0].num_measured == MAX_MEASUREMENTS
+    for job in plan.jobs:
+        receipt = receipts[job.job_idx]
+        assert receipt.status == "failed" and receipt.failure is not None
+        assert receipt.failure.code == "link_mismatch"
+        assert "coordinator->0: a round trip takes 11.0 ms" in receipt.failure.detail
+        wanted = "reference" if job.role == "reference" else "identical"
+        assert receipt.lossless.verdict == wanted and receipt.output_ids == TRUE_IDS
+        assert not list(check_receipt(receipt))
+
+
+def test_a_wrong_text_on_the_wrong_links_is_called_so(plan: Plan, store: ExperimentStore) -> None:
+    """Catches a mismatch of links that hides a mismatch of ids."""
+    last = len(plan.jobs) - 1
+    rings = ScriptedRings(
+        lambda number: answered([7, 8, 1] if number == last else TRUE_IDS),
+        rtts_ns=(10**9,),
+    )
+    failure = run(plan, store, rings)[plan.jobs[last].job_idx].failure
+    assert failure is not None and failure.code == "not_lossless"
+
+
+def test_a_busy_moment_is_measured_again(plan: Plan, store: ExperimentStore) -> None:
+    rings = ScriptedRings(lambda number: answered(TRUE_IDS), rtts_ns=(10**9, 7))
+    receipts = run(plan, store, rings)
+    assert {receipt.status for receipt in receipts.values()} == {"ok"}
+    assert rings.made[0].num_measured == 2
+    log = (store.folder / "log.jsonl").read_text()
+    assert log.count("link_mismatch") == 1
 
 
 def test_rings_of_other_weights_are_other_rings(plan: Plan, store: ExperimentStore) -> None:
