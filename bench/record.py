@@ -102,13 +102,7 @@ def make_receipt(
     """
     completed = result.failure is None
     lossless = judge(facts.planned, result.output_ids, reference if completed else None)
-    failure = result.failure
-    if lossless.verdict == "different":
-        failure = JobError(
-            "not_lossless", f"ids differ from the reference at {lossless.first_difference}"
-        )
-    if failure is None and facts.link_fault is not None:
-        failure = JobError(LINK_MISMATCH, facts.link_fault)
+    failure = result.failure or _found_afterwards(lossless, facts.link_fault)
     return Receipt(
         status="ok" if failure is None else "failed",
         failure=None
@@ -143,6 +137,15 @@ def make_receipt(
         frames=[_frame_row(record) for record in result.frames],
         attestations=[statement.signed for statement in result.statements if statement.signed],
     )
+
+
+def _found_afterwards(lossless: Lossless, link_fault: str | None) -> JobError | None:
+    """What is wrong with a job that decoded to its end."""
+    if lossless.verdict == "different":
+        return JobError(
+            "not_lossless", f"ids differ from the reference at {lossless.first_difference}"
+        )
+    return None if link_fault is None else JobError(LINK_MISMATCH, link_fault)
 
 
 def _position(around: Surroundings, planned: PlannedJobRow) -> PlanPosition:
