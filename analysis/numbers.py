@@ -18,6 +18,7 @@ from analysis.effects import ALL_CELLS, ratio_table
 from analysis.folders import DEFAULT_EXPERIMENT, product_folder
 from analysis.load import Experiment, find_experiments, jobs_frame, load_experiment
 from analysis.named_number import NamedNumber, named
+from analysis.study_numbers import study_numbers
 from analysis.wire_numbers import wire_numbers
 from engine.errors import LonghaulError
 
@@ -37,6 +38,7 @@ def experiment_numbers(experiment: Experiment) -> dict[str, NamedNumber]:
         "jobs.used": named(len(jobs), 0, "jobs", "measured jobs that are used", _ids(jobs)),
     }
     numbers |= wire_numbers(experiment)
+    numbers |= study_numbers(experiment)
     if jobs.empty or not experiment.is_timed:
         return numbers
     for (cell, arm), group in jobs.groupby(["cell", "arm"]):

@@ -28,6 +28,7 @@ from analysis.published import published_table
 from analysis.requests import Request
 from analysis.study import MATCH_CONTEXTS, StudyResult, match_context, study_result
 from analysis.study_counts import by_match, by_previous, by_prompt, spread_of
+from analysis.study_numbers import study_numbers
 from analysis.study_rules import UNITS, p_words, verdict_in_words
 from engine.errors import ConfigError
 from tests.analysis.altered import load_invented, measured_of, only_cells, outcome_of
@@ -189,6 +190,16 @@ def test_study_tables_and_figures(study: Experiment) -> None:
         for name, draw in figures.figures_of(study).items():
             drawing = draw(study)
             assert drawing.receipt_ids and not drawing.points.empty, name
+
+
+def test_numbers_are_those_of_the_tables(study: Experiment, invented: Invented) -> None:
+    result = study_result(study, STUDY_ARM)
+    found = study_numbers(study)
+    assert found["study.requests"].value == "6"
+    assert len(found["study.p.depth_rise"].receipt_ids) == 6
+    assert found["study.p.depth_rise"].value == f"{result.results['depth_rise'].p:.6f}"
+    assert {f"study.depth.{depth}" for depth in range(1, 9)} <= set(found)
+    assert not study_numbers(load_experiment(invented.folder, invented.key_folders))
 
 
 def test_a_simulation_of_other_requests_is_not_used(study: Experiment) -> None:
