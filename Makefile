@@ -100,7 +100,7 @@ test: $(STAMP) ## the whole test suite
 lint: $(STAMP) ## ruff, and mypy strict on the cores
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
-	$(PYTHON) -m mypy --strict $(SANS_IO) engine/trust engine/errors.py bench/schema.py bench/receipt.py \
+	$(PYTHON) -m mypy --strict $(SANS_IO) engine/trust engine/errors.py bench/schema.py bench/schema_links.py bench/receipt.py \
 	  bench/schema_versions.py bench/json_schema.py bench/ring_model.py bench/replay.py bench/bounds.py \
 	  bench/prior.py analysis/iid*.py
 

@@ -21,12 +21,13 @@ from bench.progress import RunView
 from bench.record import Surroundings
 from bench.rings import RingRecipe, RingSet, ring_key
 from bench.run import ExperimentRun
-from bench.schema import ModelFacts, Plan, RingConfig
+from bench.schema import LinkTest, ModelFacts, Plan, RingConfig
 from bench.show import explain
 from bench.store import now_rfc3339
 from bench.study_record import COMMITTED_KEYS
 from bench.wan import netns_cli
 from bench.wan.profile import LinkProfile, load_profile
+from bench.wan.self_test import measure_delay
 from engine import defaults
 from engine.cluster.launch import RingSpec
 from engine.cluster.plan import even_plan
@@ -41,6 +42,7 @@ from engine.trust.identity import (
     longhaul_home,
 )
 
+NUM_TRIED = 100  # messages through a relay, 10 ms apart, before a run
 BENCH_NICE = 10  # stages yield to the relay, so that links keep time
 
 
@@ -61,6 +63,12 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--reps", type=int, help="default: the scale's")
         command.add_argument("--max-new-tokens", type=int, help="cap on every cell's budget")
         command.add_argument("--profile", help="link profile, name or file")
+        command.add_argument(
+            "--links",
+            choices=("relay", "netns"),
+            default="relay",
+            help="how links are emulated: bytes through a relay, or packets between namespaces",
+        )
         command.add_argument("--stages", type=int)
         command.add_argument("--suite", default=defaults.SUITE, help="seals the frames, or plain")
         command.add_argument("--threads", type=int, default=0, help="per stage; 0: all cores")
@@ -129,6 +137,7 @@ def _ring_config(asked: argparse.Namespace, profile: LinkProfile, files: ModelFi
         suite=suite_named(asked.suite).name,
         kernel=host_kernel("f32"),
         max_kv_size=0,
+        links=asked.links,
     )
 
 
@@ -164,6 +173,7 @@ def run(asked: argparse.Namespace, console: Console) -> int:
         build=plan.build,
         model=plan.model,
         host=host.flat_host_facts(),
+        link_test=_try_links(plan.ring, profile),
     )
     rings = RingSet(RingRecipe(profile, asked.seed, BENCH_NICE), store.log)
     num_done = len(store.load_receipts())
@@ -179,6 +189,21 @@ def run(asked: argparse.Namespace, console: Console) -> int:
     console.print(f"done: {len(plan.jobs)} receipts, {num_failed} failed", highlight=False)
     print(_shown(store.folder))
     return 1 if num_failed else 0
+
+
+def _try_links(ring: RingConfig, profile: LinkProfile) -> LinkTest | None:
+    """How late a relay of this profile delivers while as many processes compute as stages would."""
+    if ring.links != "relay" or not profile.needs_relay:
+        return None
+    shape = profile.links(ring.num_stages)[0]
+    found = measure_delay(shape, num_messages=NUM_TRIED, num_busy=ring.num_stages)
+    return LinkTest(
+        link=shape.name,
+        num_messages=found.num_messages,
+        num_busy=found.num_busy,
+        median_excess_ns=max(0, found.median_excess_ns),
+        p99_excess_ns=max(0, found.p99_excess_ns),
+    )
 
 
 def _shown_rings(plan: Plan) -> str:

@@ -21,6 +21,7 @@ from bench.schema import (
     HopRow,
     JobConfig,
     LinkRow,
+    LinkTest,
     Lossless,
     ModelFacts,
     PlannedJobRow,
@@ -49,6 +50,7 @@ class Surroundings:
     build: Build
     model: ModelFacts
     host: dict[str, str | int | None]
+    link_test: LinkTest | None = None  # None: no relay
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ def make_receipt(
         stages=[_stage_observed(ack) for ack in result.acks],
         ring=facts.ring,
         links=list(facts.links),
+        link_test=around.link_test,
         host=around.host,
         timing=Timing(
             wall_start=facts.wall_start,

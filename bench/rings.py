@@ -11,21 +11,27 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from bench.link_check import link_faults
 from bench.schema import LinkRow, RingConfig
 from bench.wan.emulator import RelayedLinks
-from bench.wan.profile import LinkProfile
+from bench.wan.netns import NamespacedLinks
+from bench.wan.profile import LinkProfile, LinkShape
 from engine.cluster.launch import LocalRing, RingSpec
 from engine.coordinator.session import Session
 from engine.errors import LinkClosedError, RemoteProtocolError
 from engine.model.linear import weights_of_kernel
 from engine.model.weights import ModelFiles
+from engine.transport.probe import LinkProbe
 
 NUM_PROBES = 5  # round trips of each kind, by link
 PROBE_PAYLOAD_BYTES = 120_000  # a frame of some fifty positions in f32
 PROBE_IDLE_MS = 1000  # long enough for TCP to forget how fast it was
 MAX_MEASUREMENTS = 3  # of one ring's links, until they are as the profile says
 MAX_RING_STARTS = 3  # of one ring, in a row, without a finished job between them
+
+Links = RelayedLinks | NamespacedLinks
 
 # the ring levers in which arms of one run differ: stages, suite, kernel (which tells the weights)
 RingKey = tuple[int, str, str]
@@ -41,7 +47,7 @@ class RingRecipe:
     """How to bring a ring up, again if need be.
 
     Attributes:
-        seed: of the links' jitter.
+        seed: of the links' jitter, loss and reordering.
         nice: of the stages.
     """
 
@@ -49,7 +55,12 @@ class RingRecipe:
     seed: int
     nice: int
 
-    def make(self, config: RingConfig) -> LocalRing:
+    def emulator(self, config: RingConfig) -> Links:
+        """What stands behind the links of one ring; not started yet."""
+        kind = NamespacedLinks if config.links == "netns" else RelayedLinks
+        return kind(self.profile, self.seed)
+
+    def make(self, config: RingConfig, links: Links) -> LocalRing:
         """A ring that is not started yet."""
         spec = RingSpec(
             num_stages=config.num_stages,
@@ -58,7 +69,7 @@ class RingRecipe:
             nice=self.nice,
             weights=weights_of_kernel(config.kernel),
         )
-        return LocalRing(spec, RelayedLinks(self.profile, self.seed))
+        return LocalRing(spec, links)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +78,7 @@ class WarmRing:
 
     session: Session
     files: ModelFiles
+    emulator: Links
     links: tuple[LinkRow, ...]  # measured before its first job
     link_fault: str | None  # what of them is not as the profile says
     closing: contextlib.ExitStack
@@ -134,6 +146,7 @@ class RingSet:
         try:
             if not warm.session.usable:
                 raise LinkClosedError("a job lost it")
+            warm.emulator.check()
             warm.session.check()  # a stage lost between jobs costs none of them
         except (LinkClosedError, RemoteProtocolError) as error:
             self._take_down(key)
@@ -143,10 +156,12 @@ class RingSet:
 
     def _start(self, config: RingConfig) -> WarmRing:
         with contextlib.ExitStack() as opened:
-            ring = opened.enter_context(self._recipe.make(config))
+            emulator = self._recipe.emulator(config)
+            opened.callback(self._log_packets, emulator)  # once the ring is down
+            ring = opened.enter_context(self._recipe.make(config, emulator))
             session = opened.enter_context(ring.session())
             links, fault = self._sound_links(session, config)
-            return WarmRing(session, ring.files, links, fault, opened.pop_all())
+            return WarmRing(session, ring.files, emulator, links, fault, opened.pop_all())
 
     def _sound_links(
         self, session: Session, config: RingConfig
@@ -165,23 +180,32 @@ class RingSet:
         rtt_ns: Sequence[list[int]] = [list(probe.rtt_ns) for probe in probes]
         num_stages, suite, kernel = ring_key(config)
         self._log("ring", num_stages=num_stages, suite=suite, kernel=kernel, rtt_ns=rtt_ns)
-        return tuple(
-            LinkRow(
-                name=shape.name,
-                one_way_ns=shape.one_way_ns,
-                jitter_ns=shape.jitter_ns,
-                rate_bytes_per_s=shape.rate_bytes_per_s,
-                rtt_ns=list(probe.rtt_ns),
-                payload_bytes=probe.payload_bytes,
-                payload_rtt_ns=list(probe.payload_rtt_ns),
-                idle_payload_rtt_ns=probe.idle_payload_rtt_ns,
-            )
-            for shape, probe in zip(self._recipe.profile.links(num_stages), probes, strict=True)
-        )
+        shapes = self._recipe.profile.links(num_stages)
+        return tuple(_link_row(*pair) for pair in zip(shapes, probes, strict=True))
 
     def _take_down(self, key: RingKey) -> None:
         self._warm.pop(key).closing.close()
 
+    def _log_packets(self, emulator: Links) -> None:
+        """What became of the packets of a ring that is down, where there were packets."""
+        if not isinstance(emulator, NamespacedLinks):
+            return
+        for direction in emulator.report.directions:
+            facts = msgspec.structs.asdict(direction)
+            self._log("packets", link=facts.pop("name"), **facts)
+
     def _log_lost(self, key: RingKey, detail: str) -> None:
         num_stages, suite, kernel = key
         self._log("ring_lost", num_stages=num_stages, suite=suite, kernel=kernel, detail=detail)
+
+
+def _link_row(shape: LinkShape, probe: LinkProbe) -> LinkRow:
+    """One link: as the profile asks for it, and as it was measured."""
+    asked = msgspec.structs.asdict(shape)
+    return LinkRow(
+        **asked,
+        rtt_ns=list(probe.rtt_ns),
+        payload_bytes=probe.payload_bytes,
+        payload_rtt_ns=list(probe.payload_rtt_ns),
+        idle_payload_rtt_ns=probe.idle_payload_rtt_ns,
+    )

@@ -12,26 +12,22 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-ReceiptSchema = Literal["longhaul-receipt/1", "longhaul-receipt/2", "longhaul-receipt/3"]
-PlanSchema = Literal["longhaul-plan/1", "longhaul-plan/2", "longhaul-plan/3"]
-RECEIPT_SCHEMA: ReceiptSchema = "longhaul-receipt/3"  # what is written now
-PLAN_SCHEMA: PlanSchema = "longhaul-plan/3"
+from bench.schema_links import Count, Decimal, Digest, Hex, LinkRow, LinkTest, Record
+
+ReceiptSchema = Literal[
+    "longhaul-receipt/1", "longhaul-receipt/2", "longhaul-receipt/3", "longhaul-receipt/4"
+]
+PlanSchema = Literal["longhaul-plan/1", "longhaul-plan/2", "longhaul-plan/3", "longhaul-plan/4"]
+RECEIPT_SCHEMA: ReceiptSchema = "longhaul-receipt/4"  # what is written now
+PLAN_SCHEMA: PlanSchema = "longhaul-plan/4"
 STUDY_SCHEMA: Literal["longhaul-study/1"] = "longhaul-study/1"
 
-Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-Hex = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]*$")]
-Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-Decimal = Annotated[str, msgspec.Meta(pattern=r"^-?[0-9]+(\.[0-9]+)?$")]
 Outcome = Literal["prefill", "applied", "refuted", "closed", "stale"]
 FinishReason = Literal["eos", "length", "stop", "none"]
 Verdict = Literal["reference", "identical", "different", "not_compared"]
 
 
-class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of every struct in a receipt: strict, immutable."""
-
-
-class StageSpan(_Record, frozen=True, kw_only=True):
+class StageSpan(Record, frozen=True, kw_only=True):
     """What one stage spent on one frame; durations on that stage's clock."""
 
     queue_ns: Count  # from read off the socket to the start of compute
@@ -39,7 +35,7 @@ class StageSpan(_Record, frozen=True, kw_only=True):
     span_ns: Count  # from read off the socket to handed to the next link
 
 
-class FrameRow(_Record, frozen=True, kw_only=True):
+class FrameRow(Record, frozen=True, kw_only=True):
     """One frame of one job (DESIGN section 5). Times are ns since job start, coordinator clock."""
 
     epoch: Count
@@ -63,20 +59,7 @@ class FrameRow(_Record, frozen=True, kw_only=True):
     draft_ns: Count | UnsetType = UNSET  # drafting and planning it before it was sent
 
 
-class LinkRow(_Record, frozen=True, kw_only=True):
-    """One directed link: what the profile asks for and what was measured before the first job."""
-
-    name: str
-    one_way_ns: Count
-    jitter_ns: Count
-    rate_bytes_per_s: Count  # 0: unlimited
-    rtt_ns: list[Count]  # of empty probes, measured by the sending end of the link
-    payload_bytes: Count | UnsetType = UNSET  # what the payload probes carried
-    payload_rtt_ns: list[Count] | UnsetType = UNSET  # payload out, nothing back; back to back
-    idle_payload_rtt_ns: Count | UnsetType = UNSET  # one more, after a silence
-
-
-class SamplingRow(_Record, frozen=True, kw_only=True):
+class SamplingRow(Record, frozen=True, kw_only=True):
     """How tokens are chosen; temperature 0 is greedy."""
 
     temperature: Decimal
@@ -85,7 +68,7 @@ class SamplingRow(_Record, frozen=True, kw_only=True):
     seed: Hex
 
 
-class JobConfig(_Record, frozen=True, kw_only=True):
+class JobConfig(Record, frozen=True, kw_only=True):
     """Every job lever, as requested or as one process observed it."""
 
     arm: str
@@ -104,7 +87,7 @@ class JobConfig(_Record, frozen=True, kw_only=True):
     sampling: SamplingRow | UnsetType = UNSET
 
 
-class RingConfig(_Record, frozen=True, kw_only=True):
+class RingConfig(Record, frozen=True, kw_only=True):
     """Every ring lever, fixed at bring-up."""
 
     num_stages: Count
@@ -115,9 +98,10 @@ class RingConfig(_Record, frozen=True, kw_only=True):
     suite: str  # that seals the frames; "plain" seals none
     kernel: str  # the row-invariant products in use, and since version 3 the attention
     max_kv_size: Count | UnsetType = UNSET  # keys a query may see; 0: all
+    links: Literal["relay", "netns"] | UnsetType = UNSET  # how they are emulated
 
 
-class StageObserved(_Record, frozen=True, kw_only=True):
+class StageObserved(Record, frozen=True, kw_only=True):
     """What a stage said in its `reset_ack`."""
 
     stage_idx: Count
@@ -131,7 +115,7 @@ class StageObserved(_Record, frozen=True, kw_only=True):
     max_kv_size: Count | UnsetType = UNSET
 
 
-class Build(_Record, frozen=True, kw_only=True):
+class Build(Record, frozen=True, kw_only=True):
     """What ran. The source digest binds; the commit informs."""
 
     commit: str | None
@@ -141,7 +125,7 @@ class Build(_Record, frozen=True, kw_only=True):
     environment_digest: Digest
 
 
-class ModelFacts(_Record, frozen=True, kw_only=True):
+class ModelFacts(Record, frozen=True, kw_only=True):
     name: str
     model_digest: Digest
     tokenizer_digest: Digest
@@ -149,7 +133,7 @@ class ModelFacts(_Record, frozen=True, kw_only=True):
     num_layers: Count
 
 
-class _Place(_Record, frozen=True, kw_only=True):
+class _Place(Record, frozen=True, kw_only=True):
     job_idx: Count
     rep: Count
     cell: str
@@ -165,7 +149,7 @@ class PlanPosition(_Place, frozen=True, kw_only=True):
     plan_digest: Digest
 
 
-class Timing(_Record, frozen=True, kw_only=True):
+class Timing(Record, frozen=True, kw_only=True):
     """End points of every interval a speed is made of; ns since job start (monotonic)."""
 
     wall_start: str  # RFC 3339
@@ -177,19 +161,19 @@ class Timing(_Record, frozen=True, kw_only=True):
     prepare_ns: Count | UnsetType = UNSET  # drafting ahead while nothing had come
 
 
-class Lossless(_Record, frozen=True, kw_only=True):
+class Lossless(Record, frozen=True, kw_only=True):
     verdict: Verdict
     reference_id: str | None  # receipt id of the block's reference job
     first_difference: Count | None  # output index
 
 
-class Failure(_Record, frozen=True, kw_only=True):
+class Failure(Record, frozen=True, kw_only=True):
     code: str
     detail: str
     stage_idx: Count | None
 
 
-class HopRow(_Record, frozen=True, kw_only=True):
+class HopRow(Record, frozen=True, kw_only=True):
     """What one process put on the wire in one job: verify frames; the last stage's are replies."""
 
     sender: str  # "coordinator", "stage-0", …
@@ -199,7 +183,7 @@ class HopRow(_Record, frozen=True, kw_only=True):
     seal_ns: Count | UnsetType = UNSET  # sealing and opening frames, on its ring links
 
 
-class Counters(_Record, frozen=True, kw_only=True):
+class Counters(Record, frozen=True, kw_only=True):
     stale_replies: Count  # replies of an older epoch, dropped by the coordinator
     stale_dropped: Count  # verify frames that stages dropped uncomputed
     stale_computed: Count  # stale verify frames that stages computed
@@ -211,7 +195,7 @@ class Counters(_Record, frozen=True, kw_only=True):
     stages_uncorrelated: Count | UnsetType = UNSET  # messages that stages dropped as unentitled
 
 
-class Receipt(_Record, frozen=True, kw_only=True):
+class Receipt(Record, frozen=True, kw_only=True):
     """The record of one job of the harness."""
 
     schema: ReceiptSchema = RECEIPT_SCHEMA
@@ -227,6 +211,7 @@ class Receipt(_Record, frozen=True, kw_only=True):
     stages: list[StageObserved]
     ring: RingConfig
     links: list[LinkRow]
+    link_test: LinkTest | UnsetType | None = UNSET  # None: no relay stands on the links
     host: dict[str, str | int | None]
     timing: Timing
     prompt_digest: Digest
@@ -244,7 +229,7 @@ class PlannedJobRow(_Place, frozen=True, kw_only=True):
     max_new_tokens: Count
 
 
-class CellRow(_Record, frozen=True, kw_only=True):
+class CellRow(Record, frozen=True, kw_only=True):
     name: str
     kind: Literal["draftable", "novel"]
     max_new_tokens: Count
@@ -252,7 +237,7 @@ class CellRow(_Record, frozen=True, kw_only=True):
     group: str | UnsetType = UNSET  # what cells of one kind share in the tables; else its name
 
 
-class Plan(_Record, frozen=True, kw_only=True):
+class Plan(Record, frozen=True, kw_only=True):
     """What was promised before the first job."""
 
     schema: PlanSchema = PLAN_SCHEMA
@@ -278,7 +263,7 @@ class Plan(_Record, frozen=True, kw_only=True):
         return self.ring if self.arm_rings is UNSET else self.arm_rings.get(arm, self.ring)
 
 
-class Study(_Record, frozen=True, kw_only=True):
+class Study(Record, frozen=True, kw_only=True):
     """Measurements that are not jobs, as they were read: no mean, no ratio."""
 
     schema: Literal["longhaul-study/1"] = STUDY_SCHEMA
@@ -290,7 +275,7 @@ class Study(_Record, frozen=True, kw_only=True):
     rows: list[dict[str, str | int]]
 
 
-class Signature(_Record, frozen=True, kw_only=True):
+class Signature(Record, frozen=True, kw_only=True):
     """The detached signature `<name>.sig.json` beside `<name>.json`."""
 
     schema: Literal["longhaul-signature/1"] = "longhaul-signature/1"

@@ -21,16 +21,30 @@ from bench.schema import (
     StageObserved,
     Timing,
 )
+from bench.schema_links import LinkRow
 
-VERSIONS = (1, 2, 3)
-# Fields that came with version 3; every other one that may be missing came with version 2.
-_SINCE_3: Mapping[type[msgspec.Struct], tuple[str, ...]] = {
-    FrameRow: ("frontier", "draft_ns"),
-    RingConfig: ("max_kv_size",),
-    StageObserved: ("max_kv_size",),
-    Timing: ("prepare_ns",),
-    HopRow: ("codec_ns", "seal_ns"),
-    CellRow: ("group",),
+VERSIONS = (1, 2, 3, 4)
+# Fields that came with a version; every other one that may be missing came with version 2.
+_SINCE: Mapping[int, Mapping[type[msgspec.Struct], tuple[str, ...]]] = {
+    3: {
+        FrameRow: ("frontier", "draft_ns"),
+        RingConfig: ("max_kv_size",),
+        StageObserved: ("max_kv_size",),
+        Timing: ("prepare_ns",),
+        HopRow: ("codec_ns", "seal_ns"),
+        CellRow: ("group",),
+    },
+    4: {
+        LinkRow: (
+            "jitter_distribution",
+            "queue_bytes",
+            "loss_ppm",
+            "reorder_ppm",
+            "congestion_control",
+        ),
+        Receipt: ("link_test",),
+        RingConfig: ("links",),
+    },
 }
 SOURCES_SINCE_3 = ("filler", "oracle")  # of a frame's drafts
 
@@ -58,7 +72,8 @@ def later_fields(kind: type[msgspec.Struct]) -> dict[str, int]:
     """Fields of a struct that version 1 has not, with the version that they came with."""
     fields = msgspec.structs.fields(kind)
     optional = [field.name for field in fields if field.default is msgspec.UNSET]
-    return {name: 3 if name in _SINCE_3.get(kind, ()) else 2 for name in optional}
+    since = {name: version for version, added in _SINCE.items() for name in added.get(kind, ())}
+    return {name: since.get(name, 2) for name in optional}
 
 
 def _records(value: object, where: str) -> Iterator[tuple[str, msgspec.Struct]]:

@@ -59,7 +59,8 @@ def _lines(receipt: Receipt, name: str) -> list[str]:
         f"arm {config.arm} on cell {position.cell}, rep {position.rep}: policy {config.policy}, "
         f"k {config.draft_len}, depth {config.depth}, drafter {config.drafter}",
         f"ring of {ring.num_stages} stages, profile {ring.profile}, {ring.threads_per_stage} "
-        f"threads a stage, {ring.kernel}, frames {ring.suite}",
+        f"threads a stage, {ring.kernel}, frames {ring.suite}, links by "
+        f"{ring.links if isinstance(ring.links, str) else 'relay'}",
         f"build {_build_words(receipt.build)}, model {receipt.model.model_digest[:16]}",
         f"{len(receipt.prompt_ids)} prompt tokens, {len(receipt.output_ids)} output tokens, "
         f"finished by {receipt.finish_reason}",

@@ -46,6 +46,12 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--stages", type=int, default=defaults.NUM_STAGES)
     generate.add_argument("--threads", type=int, default=0, help="per stage; 0: all cores")
     generate.add_argument("--profile", default=defaults.PROFILE, help="link profile, name or file")
+    generate.add_argument(
+        "--links",
+        choices=("relay", "netns"),
+        default="relay",
+        help="how links are emulated: bytes through a relay, or packets between namespaces",
+    )
     generate.add_argument("--model", help=_MODEL_HELP)
     generate.add_argument("--max-kv-size", type=int, default=0, help="keys a token sees; 0: all")
     generate.add_argument("--max-new-tokens", type=int, default=defaults.MAX_NEW_TOKENS)
@@ -141,13 +147,15 @@ def _discard(text: str) -> None:
 def generate(asked: argparse.Namespace) -> int:
     """Bring up a ring, decode, take it down."""
     from bench.wan.emulator import RelayedLinks
+    from bench.wan.netns import NamespacedLinks
     from bench.wan.profile import load_profile
 
     levers = _levers(asked)
     prompt = _prompt(asked)
     if "" in asked.stop:
         raise ConfigError("--stop is empty; every output would end at once")
-    emulator = RelayedLinks(load_profile(asked.profile), asked.seed)
+    kind = NamespacedLinks if asked.links == "netns" else RelayedLinks
+    emulator = kind(load_profile(asked.profile), asked.seed)
     spec = RingSpec(
         asked.stages,
         asked.threads,

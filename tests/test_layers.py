@@ -118,6 +118,7 @@ ALLOWED = {
     },
     "bench.receipt": {"engine": ("engine.errors", "engine.trust.identity")},
     "bench.schema": {"engine": ()},
+    "bench.schema_links": {"engine": ()},
     "bench.ring_model": {"engine": ("engine.errors",)},
 }
 

@@ -40,7 +40,7 @@ class RelayedLinks:
                 raise ConfigError(
                     f"profile {self._profile.name!r}, link {shape.name}: a relay carries bytes, "
                     f"not packets, and has no {', '.join(shape.packet_fields)}; use "
-                    "bench.wan.netns, or a profile without them"
+                    "--links netns, or a profile without them"
                 )
         return [StagePlace()] * num_stages
 
@@ -55,6 +55,11 @@ class RelayedLinks:
         ]
         ports = self._relay.start(links, self._seed)
         return [("127.0.0.1", ports[shape.name]) for shape in shapes]
+
+    def check(self) -> None:
+        """Raise `LinkClosedError` if the relay is gone: every link is then down."""
+        if self._profile.needs_relay:
+            self._relay.check()
 
     def close(self) -> None:
         """Stop the relay."""

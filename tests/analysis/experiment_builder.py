@@ -109,6 +109,7 @@ def make_receipt(
         stages=observed_stages(plan, row.arm),
         ring=ring,
         links=link_rows(ring.num_stages),
+        link_test=None,
         host={"num_cores": 2, "load_average": LOADS[row.job_idx % len(LOADS)]},
         timing=timing_until(last_ns, sum(frame.draft_ns for frame in frames)),
         prompt_digest=digest_of(row.cell),

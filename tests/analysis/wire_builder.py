@@ -43,6 +43,7 @@ RING = RingConfig(
     suite="plain",
     kernel="invented",
     max_kv_size=0,
+    links="relay",
 )
 
 
@@ -78,6 +79,11 @@ def link_rows(num_stages: int) -> list[LinkRow]:
             payload_bytes=PAYLOAD_BYTES,
             payload_rtt_ns=[RTT_NS + MOVING_NS + more for more in spread],
             idle_payload_rtt_ns=RTT_NS + MOVING_NS + IDLE_NS,
+            jitter_distribution="none",
+            queue_bytes=0,
+            loss_ppm=0,
+            reorder_ppm=0,
+            congestion_control="",
         )
         for source, sink in pairwise(hosts)
     ]

@@ -93,6 +93,7 @@ RING = RingConfig(
     suite="chacha20-poly1305",
     kernel="invented",
     max_kv_size=0,
+    links="relay",
 )
 AR_RING = msgspec.structs.replace(
     RING, num_stages=1, layer_plan=[(0, NUM_LAYERS)], suite="aes-256-gcm"
@@ -260,6 +261,11 @@ def measured_links(ring: RingConfig) -> list[LinkRow]:
             payload_bytes=70_000,
             payload_rtt_ns=[9100, 9050],
             idle_payload_rtt_ns=9900,
+            jitter_distribution="none",
+            queue_bytes=0,
+            loss_ppm=0,
+            reorder_ppm=0,
+            congestion_control="",
         )
         for source, sink in pairwise(hosts)
     ]
@@ -335,6 +341,7 @@ def make_receipt(
         stages=observed_stages(plan, row.arm),
         ring=ring,
         links=measured_links(ring),
+        link_test=None,
         host={"invented": 1},
         timing=timing_of(rows, end_ns),
         prompt_digest=digest_of(row.cell),

@@ -30,6 +30,8 @@ from bench.rings import (
 from bench.run import ExperimentRun, Progress
 from bench.schema import Plan, Receipt, RingConfig
 from bench.store import ExperimentStore
+from bench.wan.emulator import RelayedLinks
+from bench.wan.netns import NamespacedLinks
 from bench.wan.profile import load_profile
 from engine.coordinator.job import JobRequest, JobResult, make_levers
 from engine.errors import ConfigError, JobError, LinkClosedError, ReceiptError
@@ -68,7 +70,10 @@ class ScriptedRings:
     def num_rings(self) -> int:
         return len(self.made)
 
-    def make(self, config: RingConfig) -> ScriptedRing:
+    def emulator(self, config: RingConfig) -> RelayedLinks:
+        return RelayedLinks(self.profile, seed=1)
+
+    def make(self, config: RingConfig, links: RelayedLinks) -> ScriptedRing:
         ring = ScriptedRing(self, config, dies_at_once=self.num_rings < self.lost_between_jobs)
         self.made.append(ring)
         return ring
@@ -252,7 +257,35 @@ def test_rings_of_other_weights_are_other_rings(plan: Plan, store: ExperimentSto
     run(msgspec.structs.replace(plan, arm_rings={"chain-k8": int4}), store, rings)
     assert [ring.config.kernel for ring in rings.made] == ["invented", "int4-planted"]
     recipe = RingRecipe(load_profile("loopback"), seed=1, nice=0)
-    assert [recipe.make(ring.config).spec.weights for ring in rings.made] == ["f32", "int4"]
+    made = [recipe.make(ring.config, recipe.emulator(ring.config)) for ring in rings.made]
+    assert [ring.spec.weights for ring in made] == ["f32", "int4"]
+
+
+def test_links_are_emulated_as_the_plan_says(plan: Plan) -> None:
+    """Catches packets that were asked for and bytes that were measured."""
+    recipe = RingRecipe(load_profile("wan-275"), seed=1, nice=0)
+    for links, kind in (("relay", RelayedLinks), ("netns", NamespacedLinks)):
+        config = msgspec.structs.replace(plan.ring, links=links)
+        assert type(recipe.emulator(config)) is kind
+
+
+def test_a_lost_relay_is_named_and_its_ring_replaced(plan: Plan, store: ExperimentStore) -> None:
+    """Catches jobs on a ring whose links are all down, and a log that does not say why."""
+
+    class Deaf(RelayedLinks):
+        def check(self) -> None:
+            if rings.num_jobs == 2 and rings.num_rings == 1:
+                raise LinkClosedError("the relay ended with status -9; its links are down")
+
+    class Rings(ScriptedRings):
+        def emulator(self, config: RingConfig) -> RelayedLinks:
+            return Deaf(self.profile, seed=1)
+
+    rings = Rings(lambda number: answered(TRUE_IDS))
+    receipts = run(plan, store, rings)
+    assert {receipt.status for receipt in receipts.values()} == {"ok"}
+    assert rings.num_rings == 2
+    assert "the relay ended with status -9" in (store.folder / "log.jsonl").read_text()
 
 
 def test_only_the_lost_ring_is_replaced(two_ring_plan: Plan, store: ExperimentStore) -> None:
