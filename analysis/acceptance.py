@@ -20,8 +20,8 @@
 # With greedy decoding and a deterministic drafter nothing is random: independence is a model of the
 # *text*, and the tests below ask whether the text of these prompts looks like that model.
 #
-# **Data.** The pre-registered experiment `acceptance`: 8 groups of 21 prompts, each decoded once
-# with always 8 drafts in flight one frame at a time (`accept-k8`); where the drafter matches
+# **Data.** By default the committed experiment `acceptance`: prompts written for it, each decoded
+# once with frames of always 8 drafts, one frame in flight (`accept-k8`); where the drafter matches
 # nothing it repeats the last token, a *filler*, marked and counted. The tests use exactly the first
 # n tested bits of a request, n fixed by the length of its text, because decoding stops by rules
 # that would otherwise reject a true null.
@@ -66,6 +66,7 @@ from analysis import (  # noqa: E402
     curves,
     figures,
     load,
+    power_tables,
     study,
     study_counts,
     study_figures,
@@ -113,7 +114,8 @@ show_table(tables.exclusion_table(loaded))
 # ## Acceptance by depth
 #
 # Accepted / tested at each distance from the last token that was verified when the draft was sent;
-# with one frame in flight, the draft's index in its frame. Under the null each panel is flat.
+# with one frame in flight that is the draft's index in its frame. Under the null each panel is
+# flat.
 
 # %%
 with house_style():
@@ -132,8 +134,9 @@ with house_style():
 # %% [markdown]
 # ## The tests
 #
-# Six exact tests, each against its own reference set (`python -m analysis.iid` runs them on any
-# log). A test whose null law does not hold for an arm says why and gives no p-value.
+# Five tests, each against its own reference set of arrangements, exact or drawn, and an e-value
+# (`python -m analysis.iid` runs them on any log). A test whose null law does not hold for an arm
+# says why and gives no p-value.
 
 # %%
 show_table(study_tables.tests_table(loaded, arm))
@@ -146,6 +149,7 @@ else:
         show_figure(study_figures.draw_power(loaded, arm))
 
 # %%
+show_table(power_tables.power_table(loaded, arm))
 show_table(study_tables.group_tests_table(loaded, arm))
 
 # %% [markdown]
@@ -178,14 +182,16 @@ show_table(study_tables.previous_table(loaded, arm))
 # %% [markdown]
 # ## The published A/B, replicated
 #
-# A two-state draft length (16 drafts after a round that accepted at least 6, else 8) against 8
-# drafts always, on the long verbatim text and on novel texts, 4 interleaved repetitions on a
-# 275 ms loop, pre-registered.
+# A two-state draft length (16 drafts after a round that accepted all or at least 6, else 8) against
+# 8 drafts always, on the long verbatim text and on novel texts.
 
 # %%
 if ab is None:
     display(Markdown("No A/B was asked for (`ab_experiment`)."))
 else:
+    ring = ab.plan.ring
+    words = f"{ab.plan.reps} interleaved repetitions, `{ring.profile}`, {ring.num_stages} stages."
+    display(Markdown(f"Experiment `{ab.plan.experiment}`: {words}"))
     show_table(published_table(ab))
     show_table(tables.hypothesis_table(ab))
 
@@ -220,8 +226,8 @@ lines.append(
 curve = curves.acceptance_by_distance(frames[frames["arm"] == arm], 8)
 first, last = curve.iloc[0], curve[curve["distance"] <= 8].iloc[-1]
 lines.append(
-    f"- Acceptance at depth {first['distance']:.0f}: {first['rate']:.2f} "
-    f"[{first['low']:.2f}–{first['high']:.2f}], at depth {last['distance']:.0f}: "
+    f"- Acceptance at distance {first['distance']:.0f}: {first['rate']:.2f} "
+    f"[{first['low']:.2f}–{first['high']:.2f}], at {last['distance']:.0f}: "
     f"{last['rate']:.2f} [{last['low']:.2f}–{last['high']:.2f}]."
 )
 spread = study_counts.spread_of(study_counts.by_prompt(result.requests))

@@ -63,11 +63,13 @@ def check_membership(receipt: Receipt, job_idx: int, plan: Plan, plan_digest: st
 
 
 def check_identities(receipt: Receipt) -> None:
-    """Insist on the identities of a finished job (DESIGN sections 5 and 13).
+    """Insist on the identities of frames, and of a finished job (DESIGN sections 5 and 13).
 
     Raises:
         ReceiptError: the counts or times contradict each other.
     """
+    for idx, frame in enumerate(receipt.frames):
+        _check_frame(idx, frame)
     if receipt.status != "ok":
         return
     timing = receipt.timing
@@ -77,8 +79,6 @@ def check_identities(receipt: Receipt) -> None:
         raise ReceiptError(f"a finished job with times {stamps} (missing or not in order)")
     if not receipt.output_ids:
         raise ReceiptError("a finished job without output")
-    for idx, frame in enumerate(receipt.frames):
-        _check_frame(idx, frame)
     committed = sum(frame.committed_len for frame in receipt.frames if is_round(frame))
     if committed != len(receipt.output_ids) - 1:
         raise ReceiptError(
@@ -160,12 +160,20 @@ def _check_frame(idx: int, frame: FrameRow) -> None:
             raise ReceiptError(f"frame {idx}: (k, a) = {counts[:2]}, sent {frame.sent_len}")
         if frame.tested_len not in (frame.accepted_len, frame.accepted_len + 1):
             raise ReceiptError(f"frame {idx}: (k, a, tested) = {counts}")
-        if frame.tested_len > frame.draft_len:
+        if frame.tested_len > frame.draft_len or _lacks_a_refusal(frame):
             raise ReceiptError(f"frame {idx}: (k, a, tested) = {counts}")
     if frame.outcome == "stale" and (any(counts) or frame.committed_len):
         raise ReceiptError(f"frame {idx} is stale, yet counts {counts} or commits")
     if frame.received_ns is not None and frame.received_ns < frame.sent_ns:
         raise ReceiptError(f"frame {idx} was answered before it was sent")
+
+
+def _lacks_a_refusal(frame: FrameRow) -> bool:
+    """Whether drafts behind the last accepted one were neither refused nor cut off.
+
+    A frame that a reply decided stops at a refusal or at its own last draft that counts.
+    """
+    return frame.outcome == "applied" and frame.accepted_len == frame.tested_len < frame.draft_len
 
 
 def _check_hops(receipt: Receipt) -> None:

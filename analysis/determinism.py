@@ -61,6 +61,7 @@ def agreement_of(drafts: pd.DataFrame, keys: list[str], unit: str) -> tuple[int,
 def determinism_table(experiment: Experiment) -> TableSpec:
     """Places tested more than once, and how many of them had one fate, by cell."""
     drafts = drafts_with_fates(experiment)
+    nulls = set(experiment.plan.null_pairs)  # other names, no other arms
     cells = [cell.name for cell in experiment.plan.cells]
     rows = []
     for cell in [*cells, ALL_CELLS]:
@@ -71,7 +72,8 @@ def determinism_table(experiment: Experiment) -> TableSpec:
             ("arms", CONTEXT, "arm"),
             ("places", PLACE, "arm"),
         ):
-            row[name] = _words(*agreement_of(chosen, keys, unit))
+            others = chosen if unit == "rep" else chosen[~chosen["arm"].isin(nulls)]
+            row[name] = _words(*agreement_of(others, keys, unit))
         rows.append(row)
     columns = (
         text("cell"),
@@ -82,8 +84,9 @@ def determinism_table(experiment: Experiment) -> TableSpec:
     notes = [
         "Drafted places that were tested at least twice: how many of them were accepted every time "
         "or refused every time, of how many. Context: position, where the draft began, its source "
-        "and how many tokens it had matched. Greedy decoding gives every arm one text, so only "
-        "another proposal for a position can change its fate."
+        "and how many tokens it had matched. Null arms are no other arms. Greedy decoding gives "
+        "every arm of one numeric configuration one text, so only another proposal for a position "
+        "can change its fate."
     ]
     frame = pd.DataFrame(rows)
     title = "Is a draft's fate a property of its place?"

@@ -1,4 +1,4 @@
-"""Is acceptance i.i.d.? The six exact tests of one study.
+"""Is acceptance i.i.d.? Five conditional tests and an e-value of one study.
 
     python -m analysis.iid [--as-given] FILE.json
 
@@ -80,7 +80,8 @@ def run_test(
 
     Args:
         num_draws: as in `run_tests`.
-        enough: of `drawn_until`, where it only matters whether p is above a level.
+        enough: of `drawn_until`, where it only matters whether p is above a level; the tests whose
+            p needs no draws have no use for it.
     """
     if test == "context_e":
         return context_e(study.all_rounds)

@@ -20,7 +20,7 @@ from analysis.iid_laws import ExactLaw, FloatLaw, Floats, Ints, checked_law, unp
 
 # (number of parts R, their sum)
 Shape = tuple[int, int]
-SMALL_SIZE = 128
+SMALL_SIZE, SMALL_BOUND = 128, 16  # of the shared table: R + sum, and K
 
 
 def num_compositions(num_parts: int, total: int, bound: int) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 
 from analysis.iid_bits import drafted
 from analysis.iid_compositions import (
+    SMALL_BOUND,
     SMALL_SIZE,
     Shape,
     draw_part_counts,
@@ -155,7 +156,7 @@ class DepthFamily:
 
 def _float_table(bound: int, shapes: set[Shape]) -> Mapping[Shape, FloatLaw]:
     """Laws of these shapes, from the shared table if they are small."""
-    if bound <= SMALL_SIZE and all(parts + total <= SMALL_SIZE for parts, total in shapes):
+    if bound <= SMALL_BOUND and all(parts + total <= SMALL_SIZE for parts, total in shapes):
         return small_pair_laws(bound)
     return float_pair_laws(bound, shapes)
 

@@ -10,7 +10,6 @@ Source: DESIGN section 14, "Power and size".
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,12 +19,21 @@ import numpy as np
 from scipy import stats
 
 from analysis.iid import TESTS, Study, run_test
-from analysis.iid_bits import bits_of_rounds, ruled_study
-from analysis.iid_result import IidResult, Round
-from analysis.iid_simulation import LengthRule, Text, chances_of, drawn_study, pipelined_rounds
+from analysis.iid_bits import bits_of_rounds, drafted, ruled_study
+from analysis.iid_result import IidResult, Round, enough_for
+from analysis.iid_simulation import (
+    SWITCH_CHANCE,
+    LengthRule,
+    Text,
+    chances_of,
+    drawn_study,
+    pipelined_rounds,
+)
 
 NUM_DRAWS = 1_999
 NUM_STUDIES = 2_000
+# In every digest: counts the changes of what is simulated that no number below shows.
+RULES_VERSION = 1
 # Pre-registered in the plan of the acceptance experiment; 0 is the null row of each family.
 EFFECTS: Mapping[str, tuple[float, ...]] = {
     "within rounds": (0.0, 0.05, 0.1, 0.2, 0.4),
@@ -46,8 +54,9 @@ class PowerInputs:
     num_draws: int = NUM_DRAWS
 
     def digest(self) -> str:
-        """SHA-256 of the inputs, effects included."""
-        return inputs_digest({**asdict(self), "effects": dict(EFFECTS)})
+        """SHA-256 of the inputs, families and effects included."""
+        families = {"effects": dict(EFFECTS), "switch_chance": SWITCH_CHANCE}
+        return inputs_digest({**asdict(self), **families})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +79,9 @@ class SizeInputs:
 
 
 def inputs_digest(inputs: Mapping[str, Any]) -> str:
-    """SHA-256 over canonical JSON."""
-    return hashlib.sha256(msgspec.json.encode(inputs, order="sorted")).hexdigest()
+    """SHA-256 over canonical JSON of the inputs, the tests and the version of the rules."""
+    whole = {**inputs, "tests": TESTS, "rules_version": RULES_VERSION}
+    return hashlib.sha256(msgspec.json.encode(whole, order="sorted")).hexdigest()
 
 
 def generator_of(*parts: object) -> np.random.Generator:
@@ -82,7 +92,7 @@ def generator_of(*parts: object) -> np.random.Generator:
 
 def rejections(study: Study, level: float, num_draws: int) -> dict[str, bool]:
     """Whether each applicable test rejects a study at a level, from at most so many draws."""
-    enough = math.floor(level * (num_draws + 1))
+    enough = enough_for(level, num_draws)
     found = {test: run_test(test, study, num_draws, enough) for test in TESTS}
     return {
         test: result.p <= level for test, result in found.items() if isinstance(result, IidResult)
@@ -105,7 +115,8 @@ def size_study(
     requests, texts = [], []
     for _ in range(inputs.num_requests):
         over_after = int(generator.geometric(inputs.eos_chance))
-        text = Text(min(over_after, inputs.budget), over_after <= inputs.budget)
+        # A text that is over with its budget is cut like one that goes on: the engine knows where.
+        text = Text(min(over_after, inputs.budget), over_after < inputs.budget)
         requests.append(_decoded(generator, alpha, text, rule, depth))
         texts.append(text)
     study = ruled_study(
@@ -113,7 +124,7 @@ def size_study(
         nums_committed=[text.num_committed for text in texts],
         k_min=rule.low,
         k_max=rule.high,
-        all_rounds=[[(k, a) for k, a in request if k] for request in requests],
+        all_rounds=[drafted(request) for request in requests],
     )
     return rejections(study, inputs.level, inputs.num_draws)
 

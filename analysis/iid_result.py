@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,6 +101,11 @@ def drawn_result(statistic: int | float | Fraction, num_extreme: int, num_draws:
     return IidResult(statistic, p, f"Monte Carlo, m = {num_draws}")
 
 
+def enough_for(level: float, num_draws: int) -> int:
+    """⌊level·(m + 1)⌋: with so many of m draws at least as extreme, p is above the level."""
+    return math.floor(level * (num_draws + 1) + 1e-9)  # 0.29 · 100 is 28.999… in float64
+
+
 def drawn_until(
     statistic: int | float | Fraction,
     num_extreme: Callable[[int], int],
@@ -111,9 +117,8 @@ def drawn_until(
     Args:
         num_extreme: draws so many times more and counts the draws at least as extreme.
         num_draws: m, at most.
-        enough: stop when so many draws were as extreme; with enough = ⌊level · (m + 1)⌋ what is
-            returned is above the level exactly if all m draws would have given such a p. None:
-            draw them all.
+        enough: stop when so many draws were as extreme; with `enough_for` a level what is returned
+            is above it exactly if all m draws would have given such a p. None: draw them all.
     """
     if enough is None:
         return drawn_result(statistic, num_extreme(num_draws), num_draws)

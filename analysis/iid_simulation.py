@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import optimize
 from scipy.special import expit, logit
 
-from analysis.iid_bits import Study, bits_of_rounds, ruled_study
+from analysis.iid_bits import Study, bits_of_rounds, drafted, ruled_study
 from analysis.iid_result import Round
 
 Floats = NDArray[np.float64]
@@ -33,18 +33,18 @@ class Text:
 
     Attributes:
         num_committed: N, tokens committed after the prefill token.
-        ended_by_eos: whether the text was over; else the budget, known beforehand, ended it.
+        ends_unforeseen: whether the text was over before its budget, which is known beforehand.
     """
 
     num_committed: int
-    ended_by_eos: bool
+    ends_unforeseen: bool
 
     def cut(self, left: int) -> int:
         """The longest draft that counts with `left` tokens to go.
 
         Of a budget the last position is never drafted: the reply before it brings its token.
         """
-        return left if self.ended_by_eos else left - 1
+        return left if self.ends_unforeseen else left - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def drawn_study(
         nums_committed=[text.num_committed for text in texts],
         k_min=draft_len,
         k_max=draft_len,
-        all_rounds=[[(k, a) for k, a in request if k] for request in rounds],
+        all_rounds=[drafted(request) for request in rounds],
     )
 
 
@@ -120,8 +120,8 @@ def _stopped(accepted: NDArray[np.int64], text: Text, draft_len: int) -> list[Ro
     before = np.cumsum(accepted + 1) - (accepted + 1)
     rounds = []
     for idx in range(int(np.searchsorted(before, text.num_committed))):
-        k = min(draft_len, text.cut(text.num_committed - int(before[idx])))
-        rounds.append((k, min(k, int(accepted[idx]))))
+        cut_len = min(draft_len, text.cut(text.num_committed - int(before[idx])))
+        rounds.append((cut_len, min(cut_len, int(accepted[idx]))))
     return rounds
 
 

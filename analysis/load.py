@@ -54,6 +54,7 @@ class Experiment:
     receipt_ids: tuple[str, ...]
     receipt_set_digest: str  # SHA-256 over the digests of the plan and of every receipt
     exclusions: pd.DataFrame  # EXCLUSION_COLUMNS
+    is_committed: bool = False  # whether it lies among the repository's own receipts
 
     def measured(self) -> list[tuple[Receipt, str]]:
         """The measured jobs that are used, with their receipt ids; no reference, no warm-up."""
@@ -131,6 +132,7 @@ def load_experiment(folder: Path, key_folders: Sequence[Path] | None = None) -> 
         receipt_ids=tuple(receipt_id(body) for body in bodies),
         receipt_set_digest=hashlib.sha256("\n".join(digests).encode()).hexdigest(),
         exclusions=_exclusion_table(folder, plan, loaded),
+        is_committed=folder.resolve().parent == COMMITTED,
     )
 
 
@@ -262,7 +264,7 @@ def _exclusion_table(
 ) -> pd.DataFrame:
     references: dict[int, dict[str, Receipt]] = {}
     for receipt, body in loaded.values():
-        if receipt.position.role == "reference" and receipt.status == "ok":
+        if receipt.position.role == "reference" and receipt.text_stands:
             block = references.setdefault(receipt.position.block_idx, {})
             block[receipt_id(body)] = receipt
     rows = []

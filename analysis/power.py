@@ -2,7 +2,8 @@
 
 Writes `paper/power/power.csv`, simulated with the requests, K and acceptance of the acceptance
 study, and `size.csv`, which no receipt enters. Both take long (`make power`) and are committed;
-figures and tables read them and refuse one whose inputs have changed.
+figures and tables of the committed study read them and refuse one whose inputs have changed. What
+is simulated for other receipts goes to `build/power/`, where their tables find it.
 
 Guarantees: first line of a file: what made it, and the digest of its inputs. Must never know how a
 figure or a table looks.
@@ -23,7 +24,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.folders import REPOSITORY
+from analysis.folders import DEFAULT_EXPERIMENT, product_folder
 from analysis.iid import TESTS, Study, run_tests
 from analysis.iid_power import (
     EFFECTS,
@@ -41,15 +42,20 @@ from analysis.requests import Request, requests_of, study_of
 from engine.errors import ConfigError, LonghaulError
 
 STUDY_EXPERIMENT, STUDY_ARM = "acceptance", "accept-k8"
-POWER_FOLDER = REPOSITORY / "paper" / "power"
 POWER_NAME, SIZE_NAME = "power.csv", "size.csv"
 REMEDY = "run `make power` (long) and commit what it writes"
 
 
-def power_inputs(requests: Sequence[Request], study: Study, alpha_level: float) -> PowerInputs:
+def power_folder(is_committed: bool) -> Path:
+    """Where simulations lie: the committed study's in `paper/`, others' in ignored `build/`."""
+    return product_folder("power", "" if is_committed else "own", DEFAULT_EXPERIMENT)
+
+
+def power_inputs(requests: Sequence[Request], study: Study, entry_level: float) -> PowerInputs:
     """The study's own requests, K and mean acceptance over the bits that its tests use.
 
-    The level is Holm's entry level: that of the pre-registration over the tests that apply.
+    Args:
+        entry_level: Holm's, of the smallest p: the pre-registered level over the applicable tests.
 
     Raises:
         ConfigError: the study is not of one K, so that nothing here could simulate it.
@@ -60,19 +66,12 @@ def power_inputs(requests: Sequence[Request], study: Study, alpha_level: float) 
     bits = [bit for stream in study.bits for bit in stream]
     if not bits:
         raise ConfigError("no request has a bit that the data rule lets the tests use")
-    applicable = num_applicable(study)
     return PowerInputs(
-        texts=tuple(Text(request.num_committed, request.ended_by_eos) for request in whole),
+        texts=tuple(Text(request.num_committed, request.ends_unforeseen) for request in whole),
         draft_len=study.draft_len,
         alpha=sum(bits) / len(bits),
-        level=alpha_level / applicable,
+        level=entry_level,
     )
-
-
-def num_applicable(study: Study) -> int:
-    """How many tests Holm's procedure goes over."""
-    found = run_tests(study, num_draws=1)
-    return sum(isinstance(result, IidResult) for result in found.values())
 
 
 def power_table(inputs: PowerInputs, pool: ProcessPoolExecutor) -> pd.DataFrame:
@@ -134,7 +133,9 @@ def study_inputs(receipts_dir: str, arm: str) -> PowerInputs:
     experiment = load_experiment(find_experiment(receipts_dir, STUDY_EXPERIMENT))
     requests = requests_of(experiment, arm)
     study = study_of(requests, experiment.plan.arms[arm])
-    return power_inputs(requests, study, float(experiment.plan.alpha))
+    outcomes = run_tests(study, num_draws=1)  # which tests apply does not hang on their draws
+    num_applicable = sum(isinstance(outcome, IidResult) for outcome in outcomes.values())
+    return power_inputs(requests, study, float(experiment.plan.alpha) / max(1, num_applicable))
 
 
 def _counted(
@@ -154,20 +155,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--receipts", default="", help="a study's folder; default: committed")
     parser.add_argument("--arm", default=STUDY_ARM, help=f"default: {STUDY_ARM}")
-    parser.add_argument("--out", type=Path, default=POWER_FOLDER)
+    parser.add_argument("--out", type=Path, help="folder; default: paper/power, or build/power")
     parser.add_argument("--only", choices=("power", "size"))
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     options = parser.parse_args(arguments)
+    out = options.out or power_folder(is_committed=not options.receipts)
     try:
         with ProcessPoolExecutor(options.jobs) as pool:
             if options.only != "size":
                 inputs = study_inputs(options.receipts, options.arm)
                 table = power_table(inputs, pool)
-                print(f"wrote {write_result(table, inputs.digest(), options.out / POWER_NAME)}")
+                print(f"wrote {write_result(table, inputs.digest(), out / POWER_NAME)}")
             if options.only != "power":
                 sizes = SizeInputs()
                 table = size_table(sizes, pool)
-                print(f"wrote {write_result(table, sizes.digest(), options.out / SIZE_NAME)}")
+                print(f"wrote {write_result(table, sizes.digest(), out / SIZE_NAME)}")
     except LonghaulError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,7 +1,7 @@
 """The published A/B of a two-state draft length, beside ours.
 
-Guarantees: what is quoted carries its source; what is ours comes from receipts, ratios paired
-within blocks. Must never know files or axes.
+Guarantees: what is quoted carries its source; what is ours comes from receipts, ratios of speeds
+paired within blocks. Must never know files or axes.
 
 Source of the quoted numbers: pull request 31 of `leyten/shard`, its text; it commits no receipt.
 """
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.curves import chain_rounds, first_rep
+from analysis.checks import ROUND_OUTCOMES
+from analysis.curves import first_rep
 from analysis.effects import ratio_table
 from analysis.load import Experiment, jobs_frame, rounds_frame
 from analysis.table_parts import band_note, make_spec, verdict_words
@@ -30,7 +31,12 @@ def published_table(experiment: Experiment) -> TableSpec:
     jobs = jobs_frame(experiment)
     cells = pd.DataFrame([(cell.name, cell.kind) for cell in experiment.plan.cells])
     rows = cells.set_axis(["cell", "kind"], axis=1)
-    notes = [PUBLISHED, "Upsized: rounds with more than 8 drafts, of one rep; reps repeat them."]
+    notes = [
+        PUBLISHED,
+        "Upsized: rounds that asked for the greater length, by the policy's rule and what it had "
+        "seen when the frame was sent; the drafter may have had less. One rep, others repeat it. "
+        "Tokens a round: medians over reps, not paired.",
+    ]
     if not jobs.empty and {ADAPTIVE, FIXED} <= set(jobs["arm"]):
         ratios, band = ratio_table(jobs, experiment.plan, FIXED, [ADAPTIVE])
         rows = rows.merge(ratios.drop(columns=["arm", "base"]), on="cell", how="left")
@@ -59,11 +65,37 @@ def published_table(experiment: Experiment) -> TableSpec:
 
 def _upsized(experiment: Experiment) -> pd.DataFrame:
     """Columns cell, upsized, rounds of the adaptive arm's first repetition."""
-    rounds = chain_rounds(first_rep(rounds_frame(experiment)))
-    rounds = rounds[rounds["arm"] == ADAPTIVE]
-    high = rounds["sent_len"] > experiment.plan.arms[ADAPTIVE].draft_len
-    grouped = rounds.assign(high=high).groupby("cell")["high"]
-    return grouped.agg(upsized="sum", rounds="size").reset_index()
+    frames = first_rep(rounds_frame(experiment))
+    frames = frames[frames["arm"] == ADAPTIVE]
+    up = experiment.plan.arms[ADAPTIVE].policy_params["up"]
+    rows = []
+    for cell, job in frames.groupby("cell"):
+        asked_high = asked_for_more(job, up)
+        is_round = job["outcome"].isin(ROUND_OUTCOMES)
+        rows.append((cell, int((asked_high & is_round).sum()), int(is_round.sum())))
+    return pd.DataFrame(rows, columns=["cell", "upsized", "rounds"])
+
+
+def asked_for_more(job: pd.DataFrame, up: int) -> pd.Series:
+    """Whether each frame of a job was asked to be of the greater length.
+
+    The rule looks at the last round that was decided when the frame left: it accepted all its
+    drafts, or at least `up`. An applied frame is decided by its reply, a refuted one by the reply
+    of the frame before it.
+    """
+    decided: list[tuple[int, bool]] = []  # when, and whether the rule then asks for more
+    last_reply_ns = 0
+    for frame in job.itertuples():
+        if frame.outcome == "applied":
+            last_reply_ns = int(frame.received_ns)
+        if frame.outcome in ROUND_OUTCOMES:
+            is_full = 0 < frame.draft_len == frame.accepted_len
+            decided.append((last_reply_ns, is_full or frame.accepted_len >= up))
+    asked = []
+    for frame in job.itertuples():
+        seen = [is_up for when_ns, is_up in decided if when_ns <= frame.sent_ns]
+        asked.append(bool(seen) and seen[-1])
+    return pd.Series(asked, index=job.index, dtype=bool)
 
 
 def _upsized_words(row: dict[str, object]) -> str:

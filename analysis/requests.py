@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.checks import is_chain_round, is_round
-from analysis.iid_bits import Study, open_study, round_outside, ruled_study
+from analysis.iid_bits import Study, drafted, open_study, round_outside, ruled_study
 from analysis.iid_evidence import MatchedRound
 from analysis.iid_result import Round
 from analysis.load import Experiment, groups_of
@@ -32,7 +32,7 @@ class Request:
         bits: every tested draft, 1 accepted, 0 refused.
         is_whole: whether decoding ended by itself; if an error ended it, `context_e` alone may
             look at it.
-        ended_by_eos: whether the text was over, rather than the budget.
+        ends_unforeseen: whether the text was over before the budget, which is known beforehand.
     """
 
     cell: str
@@ -42,7 +42,7 @@ class Request:
     committed_lens: tuple[int, ...]
     bits: tuple[int, ...]
     is_whole: bool
-    ended_by_eos: bool
+    ends_unforeseen: bool
 
     @property
     def num_committed(self) -> int:
@@ -84,19 +84,18 @@ def study_of(requests: Sequence[Request], levers: JobConfig) -> Study:
     Raises:
         ReceiptError: a request has fewer bits than the rule asks for.
     """
-    rounds = [request.plain_rounds for request in requests]
-    drafted = [[(k, a) for k, a in request if k] for request in rounds]
+    all_rounds = [drafted(request.plain_rounds) for request in requests]
     limits = policy_limits(levers)
     whole = [request for request in requests if request.is_whole]
     if limits is None or any(leaves_limits(request, limits) for request in whole):
-        return open_study(drafted)
+        return open_study(all_rounds)
     try:
         return ruled_study(
             bits=[request.bits for request in whole],
             nums_committed=[request.num_committed for request in whole],
             k_min=limits[0],
             k_max=limits[1],
-            all_rounds=drafted,
+            all_rounds=all_rounds,
             names=[f"{request.cell} (receipt {request.receipt_id})" for request in whole],
         )
     except ConfigError as error:
@@ -118,24 +117,33 @@ def leaves_limits(request: Request, limits: tuple[int, int]) -> bool:
 
 
 def _usable(experiment: Experiment) -> list[tuple[Receipt, str]]:
-    """Used measured jobs, and measured jobs that an error or a deadline ended, in plan order.
+    """Measured jobs whose drafts tell of the text, in plan order.
 
-    A failed job of a block whose reference failed too is left out: nothing says what its text is.
+    Besides the used ones: those on links that were not the profile's, and those that an error or a
+    deadline ended. Without a reference nothing says what the text is; a wrong text tells nothing.
     """
-    used = experiment.measured()
-    sound = {
-        receipt.position.block_idx
+    references = {
+        _family(receipt)
         for receipt in experiment.receipts
-        if receipt.position.role == "reference" and receipt.status == "ok"
+        if receipt.position.role == "reference" and receipt.text_stands
     }
-    cut = [
+    used = {receipt.position.job_idx for receipt, _ in experiment.measured()}
+    return [
         (receipt, identifier)
         for receipt, identifier in zip(experiment.receipts, experiment.receipt_ids, strict=True)
-        if receipt.position.role == "measured"
-        and receipt.status == "failed"
-        and receipt.position.block_idx in sound
+        if receipt.position.job_idx in used
+        or (
+            receipt.position.role == "measured"
+            and receipt.status == "failed"
+            and receipt.lossless.verdict != "different"
+            and _family(receipt) in references
+        )
     ]
-    return sorted(used + cut, key=lambda pair: pair[0].position.job_idx)
+
+
+def _family(receipt: Receipt) -> tuple[int, str]:
+    """What one reference job judges."""
+    return receipt.position.block_idx, receipt.requested.numeric_config
 
 
 def _text_key(receipt: Receipt) -> tuple[str, str]:
@@ -156,10 +164,7 @@ def _request(receipt: Receipt, identifier: str, groups: dict[str, str]) -> Reque
         if not is_chain_round(frame):
             rounds.append((0, 0, 0))
             continue
-        # Drafts behind the last decided one were cut by the end of output, not refused.
-        all_right = frame.tested_len == frame.accepted_len
-        draft_len = frame.accepted_len if all_right else frame.draft_len
-        rounds.append((draft_len, frame.accepted_len, frame.match_len))
+        rounds.append((frame.draft_len, frame.accepted_len, frame.match_len))
         bits += [1] * frame.accepted_len + [0] * (frame.tested_len - frame.accepted_len)
     cell = receipt.position.cell
     return Request(
@@ -169,6 +174,7 @@ def _request(receipt: Receipt, identifier: str, groups: dict[str, str]) -> Reque
         rounds=tuple(rounds),
         committed_lens=tuple(committed),
         bits=tuple(bits),
-        is_whole=receipt.status == "ok",
-        ended_by_eos=receipt.finish_reason == "eos",
+        is_whole=receipt.text_stands,
+        ends_unforeseen=receipt.finish_reason != "length"
+        and len(receipt.output_ids) < receipt.requested.max_new_tokens,
     )

@@ -18,11 +18,17 @@ import pandas as pd
 from analysis.iid import HolmRow, IidResult, NotApplicable, Study, holm, match_e, run_tests
 from analysis.iid_evidence import MATCH_STARTS
 from analysis.load import Experiment
-from analysis.power import POWER_FOLDER, POWER_NAME, power_inputs, read_result
+from analysis.power import (
+    POWER_NAME,
+    STUDY_EXPERIMENT,
+    power_folder,
+    power_inputs,
+    read_result,
+)
 from analysis.requests import Request, requests_of, study_of
 from engine.errors import ConfigError
 
-WANTED_POWER, LEAST_POWER = 0.8, 0.5
+WANTED_POWER, LEAST_POWER = 0.8, 0.5  # to be named, to be informative
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,6 +36,7 @@ class StudyResult:
     """What the tests of one arm found.
 
     Attributes:
+        requests: those that decoded to their end; what an error ended enters `context_e` only.
         holm: of the applicable tests, at the plan's level.
         match: `match_e` over all rounds, and over those whose drafter matched something.
         power: rows of `analysis.power` made from exactly these requests; None: not simulated.
@@ -63,19 +70,19 @@ def study_result(experiment: Experiment, arm: str) -> StudyResult:
     p_values = {name: found.p for name, found in results.items() if isinstance(found, IidResult)}
     level = float(experiment.plan.alpha)
     return StudyResult(
-        requests=requests,
+        requests=[request for request in requests if request.is_whole],
         study=study,
         results=results,
         holm=holm(p_values, level),
-        match=match_evidence(requests),
+        match=match_evidence([request for request in requests if request.is_whole]),
         level=level,
-        power=_power(requests, study, level),
+        power=_power(experiment, requests, study, level / max(1, len(p_values))),
     )
 
 
 def match_evidence(requests: Sequence[Request]) -> dict[str, IidResult | NotApplicable]:
     """Does match length predict acceptance: with the rounds that matched nothing, and without."""
-    matched = [[row for row in request.rounds if row[2]] for request in requests]
+    matched = [[row for row in request.rounds if row[2]] for request in requests]  # 0: fillers
     return {
         "with fillers": match_e([request.rounds for request in requests]),
         "without fillers": match_e(matched),
@@ -86,7 +93,7 @@ def group_results(
     experiment: Experiment, arm: str
 ) -> dict[str, Mapping[str, IidResult | NotApplicable]]:
     """Every test on each group of prompts alone: exploratory."""
-    requests = study_result(experiment, arm).requests
+    requests = requests_of(experiment, arm)
     groups = dict.fromkeys(request.group for request in requests)
     levers = experiment.plan.arms[arm]
     return {
@@ -109,22 +116,38 @@ MATCH_CONTEXTS = tuple(match_context(start) for start in MATCH_STARTS)
 
 
 def smallest_detectable(power: pd.DataFrame, test: str, family: str) -> float | None:
-    """The smallest pre-registered effect of a family that a test finds with power ≥ 0.8."""
+    """The smallest pre-registered effect from which on a test finds all with power ≥ 0.8."""
     rows = power[(power["test"] == test) & (power["family"] == family) & (power["effect"] > 0)]
-    found = rows[rows["power"] >= WANTED_POWER]["effect"]
-    return None if found.empty else float(found.min())
+    smallest = None
+    for row in rows.sort_values("effect", ascending=False).itertuples():
+        if row.power < WANTED_POWER:
+            break
+        smallest = float(row.effect)
+    return smallest
 
 
-def is_uninformative(power: pd.DataFrame, test: str) -> bool:
-    """Whether a test has power below 0.5 at every pre-registered effect."""
-    rows = power[(power["test"] == test) & (power["effect"] > 0)]
-    return bool((rows["power"] < LEAST_POWER).all())
+def greatest_power(power: pd.DataFrame, test: str) -> float:
+    """The greatest power of a test at any pre-registered effect."""
+    return float(power[(power["test"] == test) & (power["effect"] > 0)]["power"].max())
 
 
-def _power(requests: Sequence[Request], study: Study, level: float) -> pd.DataFrame | None:
-    """The committed simulations, if these very requests are what they were made for."""
+def _power(
+    experiment: Experiment, requests: Sequence[Request], study: Study, entry_level: float
+) -> pd.DataFrame | None:
+    """Simulations of exactly these requests; None if k varies, or others' were not simulated.
+
+    Raises:
+        ConfigError: the committed study's are missing, or were made from something else.
+    """
+    is_ours = experiment.is_committed and experiment.plan.experiment == STUDY_EXPERIMENT
     try:
-        inputs = power_inputs(requests, study, level)
-        return read_result(POWER_FOLDER / POWER_NAME, inputs.digest())
+        inputs = power_inputs(requests, study, entry_level)
     except ConfigError:
-        return None  # another study's; tables then say that nothing was simulated
+        return None
+    path = power_folder(is_ours) / POWER_NAME
+    try:
+        return read_result(path, inputs.digest())
+    except ConfigError:
+        if is_ours:
+            raise
+        return None

@@ -14,16 +14,22 @@ from analysis.iid import IidResult, NotApplicable
 from analysis.iid_power import EFFECTS
 from analysis.load import Experiment
 from analysis.power import STUDY_ARM
-from analysis.rule_parts import FAILS, HOLDS, UNJUDGED, Outcome
-from analysis.study import StudyResult, is_uninformative, smallest_detectable, study_result
+from analysis.rule_parts import FAILS, HOLDS, NOT_EVALUATED, UNJUDGED, Outcome
+from analysis.study import (
+    LEAST_POWER,
+    StudyResult,
+    greatest_power,
+    smallest_detectable,
+    study_result,
+)
 
 MEANINGS: Mapping[str, str] = {  # of a rejection
-    "depth_rise": "the deeper a draft, the likelier it is accepted",
+    "depth_rise": "drafts deep in a round are accepted more often, as when rounds differ",
     "serial_product": "long rounds follow long rounds",
     "stream_runs": "acceptances, and refusals, clump",
     "full_excess": "more full rounds than one α a request gives",
     "between_requests": "prompts differ in α",
-    "context_e": "one α fits neither depth, last round nor prompt",
+    "context_e": "one α does not fit: depth, last round or prompt shifts it",
 }
 UNITS: Mapping[str, str] = {  # of an effect, by family
     "within rounds": "{:g} logit a draft",
@@ -40,8 +46,19 @@ def independence_rejected(experiment: Experiment) -> Outcome:
     if not result.holm:
         return UNJUDGED
     shown = ", ".join(f"{test} {p_words(result.results[test])}" for test in result.holm)
-    count = f"{len(result.rejected)} of {len(result.holm)} tests reject"
-    return f"{count}: p {shown}", HOLDS if result.rejected else FAILS
+    count = f"{len(result.rejected)} of {len(result.holm)} tests reject: p {shown}"
+    if result.rejected:
+        return count, HOLDS
+    # A test that could not have found anything says nothing against the hypothesis.
+    able = [test for test in result.holm if _is_able(result, test)]
+    return count, FAILS if able else NOT_EVALUATED
+
+
+def _is_able(result: StudyResult, test: str) -> bool:
+    """Whether some pre-registered effect would have been found with power 0.8."""
+    if result.power is None:
+        return False
+    return any(smallest_detectable(result.power, test, family) is not None for family in EFFECTS)
 
 
 def match_predicts(experiment: Experiment) -> Outcome:
@@ -72,9 +89,7 @@ def detectable_words(power: pd.DataFrame | None, test: str, family: str) -> str:
     if power is None:
         return "–"
     effect = smallest_detectable(power, test, family)
-    if effect is None:
-        return f"> {UNITS[family].format(max(EFFECTS[family]))}"
-    return UNITS[family].format(effect)
+    return "none" if effect is None else UNITS[family].format(effect)
 
 
 def verdict_in_words(result: StudyResult, test: str) -> str:
@@ -86,7 +101,8 @@ def verdict_in_words(result: StudyResult, test: str) -> str:
         return f"rejected: {MEANINGS[test]}"
     if result.power is None:
         return "no verdict: its power was not simulated for these requests"
-    if is_uninformative(result.power, test):
+    greatest = greatest_power(result.power, test)
+    if greatest < LEAST_POWER:
         return "uninformative: power below 0.5 at every pre-registered effect"
     known = [
         f"{UNITS[family].format(effect)} {family}"
@@ -94,5 +110,5 @@ def verdict_in_words(result: StudyResult, test: str) -> str:
         if (effect := smallest_detectable(result.power, test, family)) is not None
     ]
     if not known:
-        return "not rejected; no pre-registered effect has power 0.8"
+        return f"no verdict: power {greatest:.2f} at best, below 0.8 at every effect"
     return f"not rejected; would have found {' or '.join(known)}"

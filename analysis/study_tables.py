@@ -96,9 +96,10 @@ def match_table(experiment: Experiment, arm: str = STUDY_ARM) -> TableSpec:
     """What match length says about acceptance."""
     result = study_result(experiment, arm)
     notes = [
-        "Contexts of match_e: how many tokens the drafter's suffix matched; 0: it matched nothing "
-        "and repeated the last token. Rate: accepted / tested [95 % Clopper–Pearson, exact only "
-        "for independent drafts]. Full: rounds that accepted all their drafts.",
+        "Contexts of match_e: how many tokens the drafter's suffix matched; 0: none, which with "
+        "`ngram-filled` is a filler, the last token repeated. Rate: accepted / tested [95 % "
+        "Clopper–Pearson, exact only for independent drafts]. Full: rounds that accepted all their "
+        "drafts.",
         "match_e, one rate against one a context: " + _match_words(result) + ".",
     ]
     rows, columns = by_match(result.requests), _count_columns("match length")
@@ -114,7 +115,9 @@ def previous_table(experiment: Experiment, arm: str = STUDY_ARM) -> TableSpec:
         "What became of the request's round before. A policy that drafts more after a full round "
         "lives on the difference between the last row and the others; part of it is that prompts "
         f"differ: the standard deviation of accepted / tested over prompts is {spread.observed:.3f}"
-        f", one α would give {spread.expected:.3f}."
+        f", one α would give {spread.expected:.3f}. Within a prompt, `serial_product` asks whether "
+        f"long rounds follow long ones: {verdict_in_words(result, 'serial_product')} "
+        f"(p {p_words(result.results['serial_product'])})."
     ]
     rows, columns = by_previous(result.requests), _count_columns("round before")
     title = "Acceptance by the round before"
@@ -147,7 +150,11 @@ def _tested(result: StudyResult, test: str) -> dict[str, object]:
     row: dict[str, object] = {"test": test, **families}
     row["verdict"] = verdict_in_words(result, test)
     if not isinstance(found, IidResult):
-        return row | {"statistic": NOTHING, "p": NOTHING, "level": NOTHING, "method": NOTHING}
+        return (
+            row
+            | dict.fromkeys(EFFECTS, NOTHING)
+            | {"statistic": NOTHING, "p": NOTHING, "level": NOTHING, "method": NOTHING}
+        )
     statistic = found.statistic
     exact = isinstance(statistic, int) or (
         isinstance(statistic, Fraction) and statistic.denominator == 1
@@ -168,24 +175,28 @@ def _test_notes(experiment: Experiment, result: StudyResult, arm: str) -> list[s
         f"{sum(map(len, study.rounds))} complete rounds; `context_e` looks at "
         f"{sum(map(len, study.all_rounds))} rounds."
     )
-    entry = f"{result.level:g} / {len(result.holm)}" if result.holm else "–"
     notes = [
         sizes,
-        f"Pre-registered: Holm over the applicable tests at {result.level:g}; level: what a test's "
-        "own p was compared with, in Holm's order. Null: every draft is accepted independently "
-        "until the first refusal, with one probability a request (`between_requests` and "
-        "`context_e`: one for all). With greedy decoding and a deterministic drafter this is a "
-        "model of the text.",
+        f"Pre-registered: Holm over the applicable tests at {result.level:g}; level: Holm's for "
+        "that place in the order of p-values. Null: every draft is accepted independently until "
+        "the first refusal, with one probability a request; `serial_product`: a request's rounds "
+        "come in any order; `between_requests` and `context_e`: one probability for all. With "
+        "greedy decoding and a deterministic drafter this is a model of the text.",
     ]
+    evidence = result.results["context_e"]
+    if isinstance(evidence, IidResult) and evidence.parts is not None:
+        parts = ", ".join(f"{name} {value:.3g}" for name, value in evidence.parts.items())
+        notes.append(f"`context_e` is the mean of three e-values: {parts}.")
     if result.power is None:
         return [*notes, "Power was not simulated for these requests (`python -m analysis.power`)."]
     studies = int(result.power["studies"].min())
     return [
         *notes,
-        f"Finds: the smallest pre-registered effect found with power 0.8 at Holm's entry level "
-        f"{entry}, from {studies} simulated studies an effect with these requests and their mean "
-        "acceptance (`make power`): slope of the logit per draft of a round; two regimes of "
-        "± that many logits, switching every fifth round; intraclass correlation ρ of prompts.",
+        "Finds: the smallest pre-registered effect from which on all are found with power 0.8 at "
+        f"Holm's entry level, {result.level / len(result.holm):.2g}, in {studies} simulated "
+        "studies an effect with these requests and their mean acceptance (table of power): slope "
+        "of the logit per draft of a round; two regimes of ± that many logits, which switch with "
+        "chance 0.2 a round; intraclass correlation ρ of prompts.",
     ]
 
 

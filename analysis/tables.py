@@ -25,6 +25,7 @@ from analysis.hypotheses import outcomes
 from analysis.link_probes import links_frame
 from analysis.load import Experiment, find_experiments, jobs_frame, load_experiment
 from analysis.numbers import REFERENCE_ARM
+from analysis.power_tables import power_table, size_table
 from analysis.published import published_table
 from analysis.study_tables import (
     group_tests_table,
@@ -194,7 +195,15 @@ RESULTS: Mapping[str, tuple[Maker, ...]] = {
     "seal": (seal_table,),
     "fp8": (fp8_speed_table, fp8_bytes_table, fp8_ids_table, acceptance_table),
     "frames": (frame_table,),
-    "acceptance": (tests_table, study_table, match_table, previous_table, group_tests_table),
+    "acceptance": (
+        tests_table,
+        study_table,
+        match_table,
+        previous_table,
+        group_tests_table,
+        power_table,
+        size_table,
+    ),
     "two-state": (published_table, *AB_TABLES, determinism_table),
 }
 UNTIMED_RESULTS: tuple[Maker, ...] = (frame_table,)

@@ -134,10 +134,10 @@ class Inspection:
         references = {
             (receipt.position.block_idx, receipt.requested.numeric_config): job_idx
             for job_idx, receipt in self.receipts.items()
-            if receipt.position.role == "reference" and receipt.status == "ok"
+            if receipt.position.role == "reference" and receipt.text_stands
         }
         for job_idx, receipt in self.receipts.items():
-            if receipt.status == "failed" or receipt.position.role == "warmup":
+            if not receipt.text_stands or receipt.position.role == "warmup":
                 continue
             place = (receipt.position.block_idx, receipt.requested.numeric_config)
             for detail in self._judge(receipt, references.get(place)):

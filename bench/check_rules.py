@@ -106,6 +106,8 @@ def _check_frame(frame: FrameRow, depth: int) -> Iterator[str]:
         yield f"not a <= k <= sent <= positions: {a}, {k}, {frame.sent_len}, {frame.positions_len}"
     if frame.source != "tree" and (tested not in (a, a + 1) or tested > k):
         yield f"tested_len {tested} with a = {a}, k = {k}"
+    if frame.source != "tree" and frame.outcome == "applied" and a == tested < k:
+        yield f"drafts {a + 1} to {k} were neither tested nor cut off"
     expected = {
         "stale": ((k, a, tested, committed), (0, 0, 0, 0)),
         "prefill": ((k, a, tested, frame.sent_len), (0, 0, 0, 0)),

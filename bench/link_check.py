@@ -1,8 +1,8 @@
 """Whether the links that were measured are the ones that the profile asks for.
 
-Guarantees: a delay that is missing or too long is named with its link, what was measured and what
-is allowed; a link that cannot be judged is not called wrong. Must never know jobs or receipts'
-files.
+Guarantees: a delay that is missing or too long, or a rate that is not kept, is named with its link,
+what was measured and what is allowed; a link that cannot be judged is not called wrong. How much
+slower than its rate a link is hangs on TCP and is not judged. Must never know jobs or files.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import msgspec
 
 from bench.plan import job_config
 from bench.schema import (
+    LINK_MISMATCH,
     Build,
     Counters,
     Failure,
@@ -36,8 +37,6 @@ from engine.coordinator.job import JobResult
 from engine.coordinator.records import FrameRecord
 from engine.errors import JobError
 from engine.transport.message import Levers, ResetAck
-
-LINK_MISMATCH = "link_mismatch"  # the failure of a job that decoded well on the wrong links
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -132,6 +132,9 @@ class RingSet:
                 self._warm[key] = self._start(config)
             except (LinkClosedError, RemoteProtocolError) as error:
                 self._log_lost(key, str(error))
+        if warm.link_fault is not None:  # perhaps it was a busy minute, not a wrong delay
+            links, fault = self._sound_links(warm.session, config, attempts=1)
+            warm = self._warm[key] = replace(warm, links=links, link_fault=fault)
         return warm
 
     def note_finished(self, config: RingConfig) -> None:
@@ -160,14 +163,14 @@ class RingSet:
             opened.callback(self._log_packets, emulator)  # once the ring is down
             ring = opened.enter_context(self._recipe.make(config, emulator))
             session = opened.enter_context(ring.session())
-            links, fault = self._sound_links(session, config)
+            links, fault = self._sound_links(session, config, MAX_MEASUREMENTS)
             return WarmRing(session, ring.files, emulator, links, fault, opened.pop_all())
 
     def _sound_links(
-        self, session: Session, config: RingConfig
+        self, session: Session, config: RingConfig, attempts: int
     ) -> tuple[tuple[LinkRow, ...], str | None]:
         """Measured links, again if they look wrong: a busy moment is no wrong delay."""
-        for _ in range(MAX_MEASUREMENTS):
+        for _ in range(attempts):
             links = self._measured_links(session, config)
             faults = link_faults(self._recipe.profile, links)
             if not faults:

@@ -18,7 +18,7 @@ from bench.arms import get_arm
 from bench.bounds import knowing
 from bench.cells import Cell, load_cells, study_cells
 from bench.plan import arm_levers
-from bench.record import LINK_MISMATCH, JobFacts, Reference, Surroundings, make_receipt
+from bench.record import JobFacts, Reference, Surroundings, make_receipt
 from bench.rings import RingSet, WarmRing, ring_key
 from bench.schema import Plan, PlannedJobRow, Receipt
 from bench.store import ExperimentStore, now_rfc3339
@@ -143,10 +143,8 @@ class ExperimentRun:
     def _note_reference(self, receipt: Receipt, receipt_name: str) -> None:
         if receipt.position.role != "reference":
             return
-        # Links change how fast a text comes, never the text.
-        usable = receipt.failure is None or receipt.failure.code == LINK_MISMATCH
         self._references[_family(receipt.position.block_idx, receipt.requested.arm)] = (
-            Reference(receipt_name, tuple(receipt.output_ids)) if usable else None
+            Reference(receipt_name, tuple(receipt.output_ids)) if receipt.text_stands else None
         )
 
 

@@ -22,6 +22,7 @@ RECEIPT_SCHEMA: ReceiptSchema = "longhaul-receipt/4"  # what is written now
 PLAN_SCHEMA: PlanSchema = "longhaul-plan/4"
 STUDY_SCHEMA: Literal["longhaul-study/1"] = "longhaul-study/1"
 
+LINK_MISMATCH = "link_mismatch"  # failure of a job that decoded well on links not the profile's
 Outcome = Literal["prefill", "applied", "refuted", "closed", "stale"]
 FinishReason = Literal["eos", "length", "stop", "none"]
 Verdict = Literal["reference", "identical", "different", "not_compared"]
@@ -222,6 +223,12 @@ class Receipt(Record, frozen=True, kw_only=True):
     counters: Counters
     frames: list[FrameRow]
     attestations: list[str]  # verbatim signed statements
+
+    @property
+    def text_stands(self) -> bool:
+        """Whether it decoded to its end, with nothing against its ids: links change no text."""
+        is_mismatch = self.failure is not None and self.failure.code == LINK_MISMATCH
+        return self.status == "ok" or is_mismatch
 
 
 class PlannedJobRow(_Place, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ def test_each_experiment_has_its_own_tables(
         (frames_invented, ["frames"]),
         (
             acceptance_invented,
-            ["iid", "acceptance", "match_length", "round_before", "iid_by_group"],
+            ["iid", "acceptance", "match_length", "round_before", "iid_by_group", "power", "size"],
         ),
         (
             two_state_invented,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 from analysis.iid_bits import ruled_len
 from analysis.load import Experiment, load_experiment
 from analysis.requests import policy_limits, requests_of, study_of
-from bench.schema import Receipt
+from bench.schema import Failure, Receipt
 from engine.errors import ConfigError, ReceiptError
 from tests.analysis.altered import as_failed, changed, load_invented
 from tests.analysis.conftest import Invented
@@ -55,7 +56,7 @@ def test_one_request_a_prompt_and_its_bits_are_the_texts(study: Experiment) -> N
                 position += 1
         assert list(request.bits) == bits, request.cell
         assert request.num_committed == STUDY.output_len - 1
-        assert request.is_whole and not request.ended_by_eos
+        assert request.is_whole and not request.ends_unforeseen
 
 
 def test_the_study_uses_the_first_n_bits(study: Experiment) -> None:
@@ -102,6 +103,68 @@ def test_a_job_that_an_error_ended_enters_context_e_only(study: Experiment) -> N
     assert [request.cell for request in requests if not request.is_whole] == [cell]
     found = study_of(requests, study.plan.arms[ARM])
     assert len(found.all_rounds) == len(requests) == len(found.bits) + 1
+
+
+def failed_as(code: str, verdict: str) -> Callable[[Receipt], Receipt]:
+    """A job that decoded to its end and was then found wanting."""
+
+    def fail(receipt: Receipt) -> Receipt:
+        failure = Failure(code=code, detail="planted", stage_idx=None)
+        lossless = msgspec.structs.replace(receipt.lossless, verdict=verdict)
+        return msgspec.structs.replace(receipt, status="failed", failure=failure, lossless=lossless)
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict", "is_there"),
+    [("link_mismatch", "identical", True), ("not_lossless", "different", False)],
+)
+def test_links_change_no_text_and_a_wrong_text_tells_nothing(
+    study: Experiment, code: str, verdict: str, is_there: bool
+) -> None:
+    """Catches a study cut short by slow links, and one that counts drafts of a wrong text."""
+    fail, cell = failed_as(code, verdict), study.receipts[0].position.cell
+    spoiled = excluding(
+        study,
+        [
+            fail(r) if (r.requested.arm, r.position.cell) == (ARM, cell) else r
+            for r in study.receipts
+        ],
+    )
+    requests = requests_of(spoiled, ARM)
+    assert (cell in {request.cell for request in requests}) == is_there
+    assert all(request.is_whole for request in requests)
+
+
+def test_a_reference_on_slow_links_still_says_what_the_text_is(study: Experiment) -> None:
+    fail, cell = failed_as("link_mismatch", "reference"), study.receipts[0].position.cell
+    receipts = [
+        fail(r)
+        if (r.position.role, r.position.cell) == ("reference", cell)
+        else as_failed(r)
+        if (r.requested.arm, r.position.cell) == (ARM, cell)
+        else r
+        for r in study.receipts
+    ]
+    assert cell in {request.cell for request in requests_of(excluding(study, receipts), ARM)}
+
+
+def test_an_end_at_the_budget_was_foreseen(study: Experiment) -> None:
+    """Catches an end of text in the last position taken for one that cuts drafts."""
+    for finish, budget, unforeseen in (
+        ("length", STUDY.output_len, False),
+        ("eos", STUDY.output_len, False),
+        ("eos", STUDY.output_len + 1, True),
+        ("stop", STUDY.output_len + 1, True),
+    ):
+
+        def ends(receipt: Receipt, finish: str = finish, budget: int = budget) -> Receipt:
+            levers = msgspec.structs.replace(receipt.requested, max_new_tokens=budget)
+            return msgspec.structs.replace(receipt, requested=levers, finish_reason=finish)
+
+        requests = requests_of(changed(study, ARM, ends), ARM)
+        assert {request.ends_unforeseen for request in requests} == {unforeseen}
 
 
 def test_a_failed_job_without_a_reference_is_left_out(study: Experiment) -> None:
