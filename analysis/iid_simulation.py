@@ -40,11 +40,15 @@ class Text:
     ends_unforeseen: bool
 
     def cut(self, left: int) -> int:
-        """The longest draft that counts with `left` tokens to go.
+        """The longest draft that can be decided with `left` tokens to go.
 
         Of a budget the last position is never drafted: the reply before it brings its token.
         """
         return left if self.ends_unforeseen else left - 1
+
+    def counted(self, sent_len: int, left: int, is_last: bool) -> int:
+        """k of a round: drafts at or before the last position, which is known once it is there."""
+        return min(sent_len, left) if is_last else sent_len
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +79,20 @@ def pipelined_rounds(
     while left:
         while len(in_flight) < depth:
             in_flight.append(asked)
-        draft_len = min(in_flight.popleft(), text.cut(left))
+        before, sent_len = left, in_flight.popleft()
+        if not text.ends_unforeseen:
+            sent_len = min(sent_len, left - 1)
+        testable = min(sent_len, left)
         accepted_len = 0
-        while accepted_len < draft_len and is_accepted():
+        while accepted_len < testable and is_accepted():
             accepted_len += 1
-        rounds.append((draft_len, accepted_len))
         left -= accepted_len
-        is_refused = accepted_len < draft_len
+        is_refused = accepted_len < testable
         # The correction; or the bonus token, which a frame in flight has a draft for already.
-        if left and (is_refused or not in_flight or draft_len == text.cut(left + accepted_len)):
+        if left and (is_refused or not in_flight or testable == text.cut(before)):
             left -= 1
+        draft_len = text.counted(sent_len, before, is_last=not left)
+        rounds.append((draft_len, accepted_len))
         if is_refused:
             in_flight.clear()
         asked = rule.following(draft_len, accepted_len)
@@ -118,10 +126,13 @@ def drawn_study(
 def _stopped(accepted: NDArray[np.int64], text: Text, draft_len: int) -> list[Round]:
     """Rounds at depth 1 until the text's N tokens are committed."""
     before = np.cumsum(accepted + 1) - (accepted + 1)
-    rounds = []
-    for idx in range(int(np.searchsorted(before, text.num_committed))):
-        cut_len = min(draft_len, text.cut(text.num_committed - int(before[idx])))
-        rounds.append((cut_len, min(cut_len, int(accepted[idx]))))
+    rounds: list[Round] = []
+    num_rounds = int(np.searchsorted(before, text.num_committed))
+    for idx in range(num_rounds):
+        left = text.num_committed - int(before[idx])
+        sent_len = draft_len if text.ends_unforeseen else min(draft_len, left - 1)
+        counted = text.counted(sent_len, left, is_last=idx == num_rounds - 1)
+        rounds.append((counted, min(counted, int(accepted[idx]))))
     return rounds
 
 

@@ -1,4 +1,4 @@
-"""Simulated studies: the engine's rounds, mean acceptance held, decisions that draws settle."""
+"""Simulated studies: the stop, mean acceptance held, decisions that draws settle."""
 
 from __future__ import annotations
 
@@ -29,37 +29,8 @@ from analysis.iid_simulation import (
     drawn_study,
     pipelined_rounds,
 )
-from tests.analysis.ring_simulation import PretendedRing
 
-PROMPT_LEN = 10
 TEXTS = tuple(Text(length, length % 2 == 0) for length in range(40, 70))
-
-
-@pytest.mark.parametrize("depth", [1, 2, 4])
-@pytest.mark.parametrize(("low", "high"), [(8, 8), (3, 3), (3, 8)])
-@pytest.mark.parametrize("alpha", [0.3, 0.7, 0.95])
-def test_rounds_are_those_of_a_ring(alpha: float, low: int, high: int, depth: int) -> None:
-    """Catches a bonus, a correction, a flush or a cut that the round machine makes otherwise."""
-    for seed in range(20):
-        drawn = random.Random(f"{alpha} {low} {high} {depth} {seed}")
-        num_committed = drawn.randint(1, 60)
-        right = [True, *(drawn.random() < alpha for _ in range(num_committed))]
-        ring = PretendedRing(PROMPT_LEN, right, (low, high), depth)
-        rows, _ = ring.play(0)
-        decided = [row for row in rows if row.outcome in ("applied", "refuted", "closed")]
-        expected = [(row.draft_len, row.accepted_len) for row in decided]
-        # Position of each tested draft: the ring knows it, the simulation only draws.
-        fates = [
-            right[row.start + row.positions_len - row.sent_len + idx - PROMPT_LEN]
-            for row in decided
-            for idx in range(row.tested_len)
-        ]
-        draws = iter(fates)
-        rule = LengthRule(low, high, up=10**6)
-        text = Text(num_committed, ends_unforeseen=True)
-        found = pipelined_rounds(lambda draws=draws: next(draws), text, rule, depth)
-        assert [pair for pair in found if pair[0]] == [pair for pair in expected if pair[0]]
-        assert next(draws, None) is None, "every tested draft was drawn once"
 
 
 @pytest.mark.parametrize("ends_unforeseen", [True, False])
