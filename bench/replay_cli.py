@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -21,9 +21,11 @@ from rich.table import Table
 
 from bench.arms import Arm, get_arm
 from bench.bounds import knowing
+from bench.overlap import fit_overlap
 from bench.plan import arm_levers
 from bench.replay import Replayed, replay
 from bench.ring_model import RingShape
+from bench.schema import Receipt
 from bench.study_record import make_study, write_study
 from bench.traces import Recorded, Trace, fit_ring, load_recorded
 from engine.coordinator.job import JobRequest
@@ -35,7 +37,7 @@ from engine.trust.identity import PublicIdentity
 
 GRID_LENGTHS = (4, 8, 16, 32, 64)
 GRID_DEPTHS = (2, 4, 8)
-OVERLAP = 1.0  # stages that compute at once on one machine share its cores evenly
+OVERLAP = 1.0  # where nothing was recorded to fit it on: stages share the cores evenly
 DEFAULT_ARMS = ("ar", "chain-k8", "two-state", "streak", "planner", "clairvoyant", "oracle")
 
 
@@ -68,7 +70,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--arms", default=",".join(DEFAULT_ARMS), help="comma-separated")
     command.add_argument("--cells", help="comma-separated; default: all that were recorded")
     command.add_argument("--grid", action="store_true", help="every fixed length and depth too")
-    command.add_argument("--overlap", type=float, default=OVERLAP, help="see bench.ring_model")
+    command.add_argument(
+        "--overlap", type=float, help="see bench.ring_model; default: fitted on the receipts"
+    )
     command.add_argument("--record", type=Path, help="sign the rows into this folder")
 
 
@@ -83,7 +87,8 @@ def run_replay(asked: argparse.Namespace, keys: dict[str, PublicIdentity], conso
     traces = _chosen(recorded.traces(), asked.cells)
     ring = recorded.plan.ring
     receipts = [receipt for _, receipt in recorded.receipts if receipt.ring == ring]
-    replays = WarmReplays(fit_ring(receipts, asked.overlap))
+    shape = fitted_ring(receipts, asked.overlap, console)
+    replays = WarmReplays(shape)
     rows = list(_rows(replays, traces, arms, asked.grid))
     _print(rows, [arm.name for arm in arms], recorded, console)
     if asked.record is not None:
@@ -91,11 +96,28 @@ def run_replay(asked: argparse.Namespace, keys: dict[str, PublicIdentity], conso
             "experiment": recorded.plan.experiment,
             "profile": ring.profile,
             "num_stages": ring.num_stages,
-            "overlap": str(asked.overlap),
+            "overlap": str(shape.overlap),
         }
         path = write_study(make_study("replay", settings, rows), asked.record)
         console.print(f"recorded: {path}", highlight=False, soft_wrap=True)
     return 0
+
+
+def fitted_ring(receipts: Sequence[Receipt], overlap: float | None, console: Console) -> RingShape:
+    """The ring that these jobs ran on; says what its stages take of each other's speed."""
+    shape = fit_ring(receipts, OVERLAP if overlap is None else overlap)
+    fit = fit_overlap(receipts, shape) if overlap is None else None
+    if fit is None:
+        console.print(f"overlap of stages: {shape.overlap:g}, not fitted", highlight=False)
+        return shape
+    console.print(
+        f"overlap of stages: {fit.overlap:g}, fitted on {fit.num_frames} frames with company "
+        f"(modelled / measured time under way: median {fit.ratio:.2f}, error of its logarithm "
+        f"{fit.error:.2f})",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return replace(shape, overlap=fit.overlap)
 
 
 def _chosen(traces: Sequence[Trace], names: str | None) -> list[Trace]:

@@ -1,7 +1,7 @@
 """Recorded texts and what a ring cost, out of an experiment's receipts, for replays.
 
 Guarantees: signatures are checked; one text a prompt, of a reference job that ended well. The fit
-is closed form but for one number, which is searched on a grid: equal receipts give equal rings.
+is closed form: equal receipts give equal rings; `bench.overlap` fits what a lone frame cannot show.
 Must never know policies.
 """
 
