@@ -93,8 +93,8 @@ notebook: $(STAMP) ## run the acceptance notebook into build/notebooks/
 
 ##@ Develop
 .PHONY: test
-test: $(STAMP) ## the whole test suite
-	$(PYTHON) -m pytest $(TEST_ARGS)
+test: $(STAMP) ## the whole test suite, on every core (TEST_ARGS="-n 0 FILE" for one file)
+	$(PYTHON) -m pytest -n auto --dist worksteal $(TEST_ARGS)
 
 .PHONY: lint
 lint: $(STAMP) ## ruff, and mypy strict on the cores

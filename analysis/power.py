@@ -22,9 +22,10 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
+import msgspec
 import pandas as pd
 
-from analysis.folders import DEFAULT_EXPERIMENT, product_folder
+from analysis.folders import DEFAULT_EXPERIMENT, REPOSITORY, product_folder
 from analysis.iid import TESTS, Study, run_tests
 from analysis.iid_power import (
     EFFECTS,
@@ -42,6 +43,7 @@ from analysis.requests import Request, requests_of, study_of
 from engine.errors import ConfigError, LonghaulError
 
 STUDY_EXPERIMENT, STUDY_ARM = "acceptance", "accept-k8"
+ROWS_FOLDER = REPOSITORY / "build" / "power" / "rows"
 POWER_NAME, SIZE_NAME = "power.csv", "size.csv"
 REMEDY = "run `make power` (long) and commit what it writes"
 
@@ -80,10 +82,11 @@ def power_table(inputs: PowerInputs, pool: ProcessPoolExecutor) -> pd.DataFrame:
     for family, effects in EFFECTS.items():
         for effect in effects:
             one = partial(power_study, inputs, family, effect)
-            for test, count in _counted(one, inputs.num_studies, pool).items():
+            name = f"{inputs.digest()[:16]} {family} {effect:g}"
+            for test, count in _counted(one, inputs.num_studies, pool, name).items():
                 share = share_interval(count, inputs.num_studies)
                 rows.append((family, effect, test, inputs.num_studies, count, *share))
-            print(f"power: {family} {effect} done", file=sys.stderr)
+            print(f"power: {family} {effect:g} done", file=sys.stderr)
     columns = ["family", "effect", "test", "studies", "rejected", "power", "low", "high"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -94,7 +97,8 @@ def size_table(inputs: SizeInputs, pool: ProcessPoolExecutor) -> pd.DataFrame:
     for rule, depth, alpha in product(inputs.rules, inputs.depths, inputs.alphas):
         one = partial(size_study, inputs, alpha, rule, depth)
         limit = size_limit(inputs.level, inputs.num_studies)
-        for test, count in _counted(one, inputs.num_studies, pool).items():
+        name = f"{inputs.digest()[:16]} {rule.low}-{rule.high} {depth} {alpha:g}"
+        for test, count in _counted(one, inputs.num_studies, pool, name).items():
             share = share_interval(count, inputs.num_studies)
             design = (rule.low, rule.high, depth, alpha)
             rows.append((*design, test, inputs.num_studies, count, *share, limit))
@@ -111,14 +115,14 @@ def write_result(table: pd.DataFrame, digest: str, path: Path) -> Path:
     return path
 
 
-def read_result(path: Path, digest: str) -> pd.DataFrame:
-    """Read a table.
+def read_result(path: Path, digest: str) -> pd.DataFrame | None:
+    """Read a table; None if nothing was simulated yet.
 
     Raises:
-        ConfigError: it is missing, or other inputs made it.
+        ConfigError: other inputs made it.
     """
     if not path.is_file():
-        raise ConfigError(f"{path}: missing; {REMEDY}")
+        return None
     first, _, body = path.read_text(encoding="utf-8").partition("\n")
     if first.rpartition(" ")[2] != digest:
         raise ConfigError(
@@ -139,14 +143,26 @@ def study_inputs(receipts_dir: str, arm: str) -> PowerInputs:
 
 
 def _counted(
-    one: Callable[[int], dict[str, bool]], num_studies: int, pool: ProcessPoolExecutor
+    one: Callable[[int], dict[str, bool]], num_studies: int, pool: ProcessPoolExecutor, name: str
 ) -> dict[str, int]:
-    """How many studies each test rejects, tests in their usual order."""
+    """How many studies each test rejects, tests in their usual order.
+
+    Kept under a name that holds the digest of the inputs, so that an interrupted hour goes on.
+    """
+    path = ROWS_FOLDER / f"{name}.json"
+    if path.is_file():
+        kept: dict[str, int] = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+        return kept
     counts: Counter[str] = Counter()
     outcomes: Iterable[dict[str, bool]] = pool.map(one, range(num_studies), chunksize=25)
     for outcome in outcomes:
         counts.update({test: int(rejected) for test, rejected in outcome.items()})
-    return {test: counts[test] for test in TESTS if test in counts}
+    found = {test: counts[test] for test in TESTS if test in counts}
+    ROWS_FOLDER.mkdir(parents=True, exist_ok=True)
+    partial_path = path.with_suffix(".tmp")
+    partial_path.write_bytes(msgspec.json.encode(found))
+    partial_path.replace(path)
+    return found
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -17,12 +17,15 @@ from analysis.study_rules import UNITS
 from analysis.table_parts import make_spec
 from analysis.table_spec import Column, TableSpec, interval, number, text
 
+SIZE_TITLE = "Size of the tests"
+NOT_SIMULATED = "Not simulated yet for these requests (`python -m analysis.power`, about an hour)."
+
 
 def power_table(experiment: Experiment, arm: str = STUDY_ARM) -> TableSpec:
     """Power of every test at every pre-registered effect, null rows among them."""
     power = study_result(experiment, arm).power
     rows, columns = pd.DataFrame(columns=["family"]), (text("family"),)
-    notes = ["Power was not simulated for these requests (`python -m analysis.power`)."]
+    notes = [NOT_SIMULATED]
     if power is not None:
         rows, tests = _by_test(power, ["family", "effect"], "power")
         columns = (text("family"), Column("effect", _effect_words), *map(_share_column, tests))
@@ -38,10 +41,13 @@ def size_table(experiment: Experiment) -> TableSpec:
     """How often each test rejects a true null, by design: no receipt enters.
 
     Raises:
-        ConfigError: `make power` was not run for these designs.
+        ConfigError: `make power` was run for other designs.
     """
     inputs = SizeInputs()
     sizes = read_result(power_folder(is_committed=True) / SIZE_NAME, inputs.digest())
+    if sizes is None:
+        nothing = pd.DataFrame(columns=["k"])
+        return make_spec(experiment, "size", SIZE_TITLE, nothing, (text("k"),), [NOT_SIMULATED])
     rows, tests = _by_test(sizes, ["k_min", "k_max", "depth", "alpha"], "size")
     columns = (
         Column("k", _lengths_words, is_number=False),
@@ -57,7 +63,7 @@ def size_table(experiment: Experiment) -> TableSpec:
         f"Clopper–Pearson]. Allowed: the level and three standard errors, "
         f"{size_limit(inputs.level, inputs.num_studies):.3f}; above it: {beyond} of {len(sizes)}."
     ]
-    return make_spec(experiment, "size", "Size of the tests", rows, columns, notes)
+    return make_spec(experiment, "size", SIZE_TITLE, rows, columns, notes)
 
 
 def _by_test(shares: pd.DataFrame, keys: list[str], value: str) -> tuple[pd.DataFrame, list[str]]:

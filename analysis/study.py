@@ -137,7 +137,7 @@ def _power(
     """Simulations of exactly these requests; None if k varies, or others' were not simulated.
 
     Raises:
-        ConfigError: the committed study's are missing, or were made from something else.
+        ConfigError: the committed study's were made from something else.
     """
     is_ours = experiment.is_committed and experiment.plan.experiment == STUDY_EXPERIMENT
     try:

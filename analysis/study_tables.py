@@ -188,7 +188,7 @@ def _test_notes(experiment: Experiment, result: StudyResult, arm: str) -> list[s
         parts = ", ".join(f"{name} {value:.3g}" for name, value in evidence.parts.items())
         notes.append(f"`context_e` is the mean of three e-values: {parts}.")
     if result.power is None:
-        return [*notes, "Power was not simulated for these requests (`python -m analysis.power`)."]
+        return [*notes, "Power was not simulated for these requests: see the table of power."]
     studies = int(result.power["studies"].min())
     return [
         *notes,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pandas as pd
 import pytest
 from scipy import stats
@@ -14,7 +16,8 @@ from analysis.curves import first_rep
 from analysis.determinism import CONTEXT, PLACE, agreement_of, determinism_table, drafts_with_fates
 from analysis.figure_file import house_style
 from analysis.iid import TESTS, IidResult, NotApplicable, Study, holm
-from analysis.iid_power import EFFECTS, SizeInputs
+from analysis.iid_power import EFFECTS, PowerInputs, SizeInputs
+from analysis.iid_simulation import Text
 from analysis.load import Experiment, load_experiment, rounds_frame
 from analysis.power import (
     POWER_NAME,
@@ -22,6 +25,7 @@ from analysis.power import (
     STUDY_ARM,
     power_folder,
     power_inputs,
+    power_table,
     read_result,
     study_inputs,
     write_result,
@@ -228,14 +232,33 @@ def test_results_are_read_only_for_their_inputs(tmp_path: Path) -> None:
     assert read_result(path, "ab" * 32).equals(table)
     with pytest.raises(ConfigError, match=r"other inputs.*make power"):
         read_result(path, "cd" * 32)
-    with pytest.raises(ConfigError, match="missing; run `make power`"):
-        read_result(tmp_path / "size.csv", "ab" * 32)
+    assert read_result(tmp_path / "size.csv", "ab" * 32) is None
+
+
+def test_an_interrupted_simulation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches an hour lost to an interrupt, and rows of other inputs taken for these."""
+    monkeypatch.setattr("analysis.power.ROWS_FOLDER", tmp_path)
+    monkeypatch.setattr("analysis.power.EFFECTS", {"between prompts": (0.0, 0.2)})
+    texts = tuple(Text(20 + idx, idx % 2 == 0) for idx in range(5))
+    inputs = PowerInputs(texts, 4, 0.7, 0.05, num_studies=6, num_draws=39)
+    with ProcessPoolExecutor(1) as pool:
+        first = power_table(inputs, pool)
+        assert set(first["studies"]) == {6} and len(list(tmp_path.iterdir())) == 2
+        row = next(path for path in tmp_path.iterdir() if path.stem.endswith(" 0.2"))
+        row.write_bytes(msgspec.json.encode(dict.fromkeys(TESTS, 3)))
+        again = power_table(inputs, pool)
+        assert (again[again["effect"] == 0.2]["rejected"] == 3).all(), "read, not made again"
+        other = PowerInputs(texts, 4, 0.7, 0.04, num_studies=6, num_draws=39)
+        power_table(other, pool)
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_committed_power_belongs_to_the_committed_study() -> None:
     """Catches receipts, effects or rules that changed after `make power`."""
     inputs = study_inputs("", STUDY_ARM)
     table = read_result(power_folder(is_committed=True) / POWER_NAME, inputs.digest())
+    if table is None:
+        pytest.skip("nothing committed yet: the tables say so")
     counts = table.groupby(["family", "test"])["effect"].agg(set)
     assert {family for family, _ in counts.index} == set(EFFECTS)
     assert {test for _, test in counts.index} == set(TESTS)
@@ -249,6 +272,8 @@ def test_committed_power_belongs_to_the_committed_study() -> None:
 def test_committed_sizes_are_within_their_limit() -> None:
     """No test rejects a true null beyond its level and three standard errors, on any design."""
     table = read_result(power_folder(is_committed=True) / SIZE_NAME, SizeInputs().digest())
+    if table is None:
+        pytest.skip("nothing committed yet: the tables say so")
     inputs = SizeInputs()
     assert table["studies"].min() >= 1000
     designs = table.groupby(["k_min", "k_max", "depth", "alpha"]).ngroups
