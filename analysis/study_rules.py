@@ -84,6 +84,11 @@ def p_words(found: IidResult | NotApplicable) -> str:
     return f"{found.p:.2g}" if found.p >= 1e-99 else "< 1e-99"
 
 
+def evidence_words(evidence: float) -> str:
+    """An e-value in three digits; the largest that a float holds stands for anything above."""
+    return "> 1e307" if evidence > 1e307 else f"{evidence:.3g}"
+
+
 def detectable_words(power: pd.DataFrame | None, test: str, family: str) -> str:
     """The smallest effect of a family that a test finds with power 0.8, in its unit."""
     if power is None:

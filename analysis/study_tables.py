@@ -18,7 +18,7 @@ from analysis.load import Experiment, groups_of, rounds_frame
 from analysis.power import STUDY_ARM
 from analysis.study import StudyResult, group_results, study_result
 from analysis.study_counts import by_match, by_previous, by_prompt, spread_of
-from analysis.study_rules import detectable_words, p_words, verdict_in_words
+from analysis.study_rules import detectable_words, evidence_words, p_words, verdict_in_words
 from analysis.table_parts import make_spec
 from analysis.table_spec import NOTHING, Column, Formatter, TableSpec, interval, number, text
 
@@ -137,7 +137,7 @@ def _count_columns(head: str) -> tuple[Column, ...]:
 
 def _match_words(result: StudyResult) -> str:
     return ", ".join(
-        f"E = {float(found.statistic):.3g}, p {p_words(found)} {name}"
+        f"E {evidence_words(float(found.statistic))}, p {p_words(found)} {name}"
         if isinstance(found, IidResult)
         else f"not applicable {name}: {found.reason}"
         for name, found in result.match.items()
@@ -156,15 +156,19 @@ def _tested(result: StudyResult, test: str) -> dict[str, object]:
             | {"statistic": NOTHING, "p": NOTHING, "level": NOTHING, "method": NOTHING}
         )
     statistic = found.statistic
-    exact = isinstance(statistic, int) or (
-        isinstance(statistic, Fraction) and statistic.denominator == 1
-    )
     return row | {
-        "statistic": int(statistic) if exact else f"{float(statistic):.4g}",
+        "statistic": _statistic_words(statistic, test),
         "p": p_words(found),
         "level": f"{result.holm[test].level:.2g}",
         "method": found.method,
     }
+
+
+def _statistic_words(statistic: int | float | Fraction, test: str) -> str:
+    if test == "context_e":
+        return evidence_words(float(statistic))
+    is_whole = Fraction(statistic).denominator == 1
+    return str(int(statistic)) if is_whole else f"{float(statistic):.1f}"
 
 
 def _test_notes(experiment: Experiment, result: StudyResult, arm: str) -> list[str]:
@@ -185,7 +189,9 @@ def _test_notes(experiment: Experiment, result: StudyResult, arm: str) -> list[s
     ]
     evidence = result.results["context_e"]
     if isinstance(evidence, IidResult) and evidence.parts is not None:
-        parts = ", ".join(f"{name} {value:.3g}" for name, value in evidence.parts.items())
+        parts = ", ".join(
+            f"{name} {evidence_words(value)}" for name, value in evidence.parts.items()
+        )
         notes.append(f"`context_e` is the mean of three e-values: {parts}.")
     if result.power is None:
         return [*notes, "Power was not simulated for these requests: see the table of power."]

@@ -35,7 +35,7 @@ from analysis.requests import Request
 from analysis.study import MATCH_CONTEXTS, StudyResult, match_context, study_result
 from analysis.study_counts import by_match, by_previous, by_prompt, spread_of
 from analysis.study_numbers import study_numbers
-from analysis.study_rules import UNITS, p_words, verdict_in_words
+from analysis.study_rules import UNITS, evidence_words, p_words, verdict_in_words
 from engine.errors import ConfigError
 from tests.analysis.altered import load_invented, measured_of, only_cells, outcome_of
 from tests.analysis.conftest import Invented
@@ -148,6 +148,7 @@ def test_not_rejected_never_stands_alone() -> None:
 
 
 def test_p_in_words() -> None:
+    assert evidence_words(6.6e307) == "> 1e307" and evidence_words(1234.5) == "1.23e+03"
     assert p_words(IidResult(1, 0.0123, "exact integers")) == "0.012"
     assert p_words(IidResult(1, 1e-300, "e-value")) == "< 1e-99"
     assert p_words(NotApplicable("x")) == "–"
