@@ -19,6 +19,7 @@ NOT_EVALUATED = "not evaluated"
 NOTHING_MEASURED = "–"
 HOLDS, FAILS = "holds", "does not hold"
 UNDECIDED = "undecided (interval holds the claim)"
+UNRESOLVED = "undecided (interval reaches the null band)"
 Outcome = tuple[str, str]  # what was measured, the outcome
 UNJUDGED: Outcome = (NOTHING_MEASURED, NOT_EVALUATED)
 Rule = Callable[[Experiment], Outcome]

@@ -15,6 +15,7 @@ from analysis.effects import (
     NO_VERDICT,
     NULL_ARM,
     RATIO_COLUMNS,
+    REACHES,
     SLOWER,
     ratio_table,
 )
@@ -23,6 +24,7 @@ from analysis.rule_parts import (
     FAILS,
     HOLDS,
     UNJUDGED,
+    UNRESOLVED,
     Outcome,
     Rule,
     against,
@@ -90,7 +92,8 @@ def two_state_gain(experiment: Experiment) -> Outcome:
     if chosen.empty:
         return UNJUDGED
     row = chosen.iloc[0]
-    return interval_words(row), HOLDS if row["verdict"] == FASTER else FAILS
+    outcomes = {FASTER: HOLDS, REACHES: UNRESOLVED}
+    return interval_words(row), outcomes.get(row["verdict"], FAILS)
 
 
 def faster_everywhere(arm: str, base: str) -> Rule:

@@ -10,7 +10,7 @@ import pytest
 from analysis.effects import ratio_table
 from analysis.hypotheses import outcomes
 from analysis.load import Experiment, jobs_frame
-from analysis.rule_parts import FAILS, HOLDS, NOT_EVALUATED, NOTHING_MEASURED
+from analysis.rule_parts import FAILS, HOLDS, NOT_EVALUATED, NOTHING_MEASURED, UNRESOLVED
 from bench.schema import Receipt
 from tests.analysis.altered import (
     as_failed,
@@ -77,6 +77,16 @@ def test_two_state_is_judged_only_where_it_ran(decode: Experiment) -> None:
         not_used(decode, "two-state", "verbatim-long", reps=1),
     ):
         assert (measured_of(missing)["H3"], outcome_of(missing)["H3"]) == unjudged
+
+
+def test_a_gain_that_reaches_the_band_is_undecided(decode: Experiment) -> None:
+    """Catches noise printed as a refutation."""
+    table, band = ratio_table(jobs_frame(decode), decode.plan, "chain-k8", ["two-state"])
+    ratio = table.set_index("cell").loc["verbatim-long", "ratio"]
+    at_the_edge = changed(decode, "two-state", slowed(ratio / (band.high * 1.001)))
+    assert outcome_of(at_the_edge)["H3"] == UNRESOLVED
+    inside = changed(decode, "two-state", slowed(ratio))
+    assert outcome_of(inside)["H3"] == FAILS
 
 
 def test_the_verbatim_gain_is_judged_only_where_it_was_measured(decode: Experiment) -> None:
