@@ -53,7 +53,9 @@ def test_each_experiment_has_its_own_tables(
     ):
         specs = tables.all_tables(load_invented(invented, "H1: something."))
         assert [spec.name for spec in specs] == names + shared
-        assert all(spec.printed() for spec in specs if spec.name != "exclusions")
+        # Nothing is excluded here, and nobody simulated the power of invented requests.
+        may_be_empty = ("exclusions", "power", "size")
+        assert all(spec.printed() for spec in specs if spec.name not in may_be_empty)
 
 
 def test_earlier_versions_print_what_they_hold() -> None:

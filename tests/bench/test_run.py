@@ -99,7 +99,7 @@ def test_an_interrupted_run_goes_on_and_checks_clean(home: Path, tmp_path: Path)
     ("experiment", "stages", "arms"),
     [
         ("frames", 1, "ids-s1,ids-s2,logits-s1,logits-s2"),
-        ("seal", 1, "seal-none,null-seal,seal-chacha,seal-aes"),
+        ("seal", 1, "seal-none,null-seal,seal-aes"),
         ("fp8", 2, "chain-k8,null,ar-fp8,chain-fp8"),
         ("int4", 2, "chain-k8,null,ar-int4,chain-int4"),
     ],
