@@ -25,7 +25,7 @@ from engine.model.linear import kernel_for
 from engine.numeric import NUMERIC_CONFIGS
 from engine.trust.identity import Identity
 
-SMALL = ["--profile", "loopback", "--stages", "1", "--cells", "chat", "--max-new-tokens", "24"]
+SMALL = ["--profile", "loopback", "--stages", "1", "--cells", "chat", "--max-new-tokens", "8"]
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_an_interrupted_run_goes_on_and_checks_clean(home: Path, tmp_path: Path)
     findings = check_experiment(folder, {public.key_id: public})
     assert [finding for finding in findings if finding.rule != "commit"] == []
 
-    other = bench(home, "run", *SMALL[:-1], "23", "--out", str(folder))
+    other = bench(home, "run", *SMALL[:-1], "7", "--out", str(folder))
     assert other.returncode == 2 and "choose another --out" in other.stderr
 
 

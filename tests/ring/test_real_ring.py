@@ -39,7 +39,7 @@ def unsplit_ids() -> list[int]:
     return generate_greedy(decoder, prompt_ids, MAX_NEW, files.config.eos_ids)
 
 
-@pytest.mark.parametrize("num_stages", [1, 2, 6])  # 4, of unlike sizes, below; 3 in real configs
+@pytest.mark.parametrize("num_stages", [2, 6])  # 4, of unlike sizes, below; 1, 3 in real configs
 def test_any_number_of_stages_gives_identical_ids(num_stages: int, unsplit_ids: list[int]) -> None:
     """Catches any arithmetic that depends on the split, the chunking or the drafts."""
     with LocalRing(RingSpec(num_stages=num_stages)) as ring, ring.session() as session:
