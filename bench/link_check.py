@@ -13,8 +13,6 @@ from statistics import median
 from bench.schema import LinkRow
 from bench.wan.profile import LinkProfile, LinkShape
 
-# Probes start and end in Python on a busy machine, and the sender of the acknowledgement waits for
-# the scheduler: measured 0.2 to 2 ms beside the delay.
 EARLY_NS = 500_000  # clocks of two ends of one machine agree; rounding of the emulator's timer
 MEAN_JITTERS = 6  # of both ways together; the median of five is rarely beyond
 NS_PER_MS = 1_000_000

@@ -120,7 +120,7 @@ class RingSet:
             LinkClosedError: it broke again and again.
         """
         key = ring_key(config)
-        while (warm := self._checked(key)) is None:
+        while (warm := self._checked(config)) is None:
             num_starts = self._num_starts.get(key, 0)
             if num_starts >= MAX_RING_STARTS:
                 raise LinkClosedError(
@@ -132,17 +132,15 @@ class RingSet:
                 self._warm[key] = self._start(config)
             except (LinkClosedError, RemoteProtocolError) as error:
                 self._log_lost(key, str(error))
-        if warm.link_fault is not None:  # perhaps it was a busy minute, not a wrong delay
-            links, fault = self._sound_links(warm.session, config, attempts=1)
-            warm = self._warm[key] = replace(warm, links=links, link_fault=fault)
         return warm
 
     def note_finished(self, config: RingConfig) -> None:
         """A job ended well on this ring: what broke it before is over."""
         self._num_starts[ring_key(config)] = 0
 
-    def _checked(self, key: RingKey) -> WarmRing | None:
+    def _checked(self, config: RingConfig) -> WarmRing | None:
         """A ring that is up and whole; one that is not is taken down."""
+        key = ring_key(config)
         warm = self._warm.get(key)
         if warm is None:
             return None
@@ -151,6 +149,9 @@ class RingSet:
                 raise LinkClosedError("a job lost it")
             warm.emulator.check()
             warm.session.check()  # a stage lost between jobs costs none of them
+            if warm.link_fault is not None:  # perhaps it was a busy minute, not a wrong delay
+                links, fault = self._sound_links(warm.session, config, attempts=1)
+                warm = self._warm[key] = replace(warm, links=links, link_fault=fault)
         except (LinkClosedError, RemoteProtocolError) as error:
             self._take_down(key)
             self._log_lost(key, str(error))

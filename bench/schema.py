@@ -2,7 +2,7 @@
 
 Guarantees: strict structs (unknown or missing keys are errors) of integers below 2**53, strings,
 booleans, nulls, lists and objects; no derived statistic; units in the names. They read every
-version: fields that default to `UNSET` came with version 2 or 3 (`bench.schema_versions`).
+version: fields that default to `UNSET` came after version 1 (`bench.schema_versions`).
 """
 
 from __future__ import annotations

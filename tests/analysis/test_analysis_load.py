@@ -12,10 +12,15 @@ import pytest
 
 from analysis.load import find_experiment, jobs_frame, load_experiment
 from bench.receipt import parse_document, receipt_id, signature_path, write_signed
-from bench.schema import Failure, Lossless, Receipt
+from bench.schema import Failure, Lossless, Plan, PlannedJobRow, Receipt
 from engine.errors import ConfigError, ReceiptError
 from tests.analysis.conftest import Invented
-from tests.analysis.experiment_builder import build_experiment, make_identity, receipt_path
+from tests.analysis.experiment_builder import (
+    build_experiment,
+    make_identity,
+    make_receipt,
+    receipt_path,
+)
 from tests.analysis.plan_builder import Recipe
 
 
@@ -229,3 +234,24 @@ def test_unknown_experiment_is_named(tmp_path: Path) -> None:
         find_experiment("", "decod")
     with pytest.raises(ConfigError, match="no such folder"):
         find_experiment(tmp_path / "nothing")
+
+
+def test_a_reference_on_the_wrong_links_still_says_what_the_text_is(
+    invented: Invented, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches blocks dropped, or speeds kept, because of the links of a reference job alone."""
+
+    def slow_reference(plan: Plan, digest: str, row: PlannedJobRow, *more: object) -> Receipt:
+        receipt = make_receipt(plan, digest, row, *more)  # type: ignore[arg-type]
+        if row.role != "reference":
+            return receipt
+        failure = Failure(code="link_mismatch", detail="planted", stage_idx=None)
+        return msgspec.structs.replace(receipt, status="failed", failure=failure)
+
+    monkeypatch.setattr("tests.analysis.experiment_builder.make_receipt", slow_reference)
+    folder = build_experiment(tmp_path / "experiment", invented.identity, Recipe(reps=1))
+    experiment = load_experiment(folder, invented.key_folders)
+    measured = [row for row in experiment.plan.jobs if row.role == "measured"]
+    assert len(experiment.measured()) == len(measured)
+    assert set(experiment.exclusions["role"]) == {"reference"}
+    assert set(experiment.exclusions["reason"]) == {"failed: link_mismatch: planted"}

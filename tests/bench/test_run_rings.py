@@ -3,148 +3,49 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
-from receipt_builder import make_plan
 
 from bench import folders
-from bench.check_rules import check_receipt
 from bench.folders import choose_store
-from bench.plan import job_config
 from bench.receipt import signature_path
-from bench.record import Surroundings
 from bench.rings import (
-    MAX_MEASUREMENTS,
     MAX_RING_STARTS,
     NUM_PROBES,
     PROBE_IDLE_MS,
     PROBE_PAYLOAD_BYTES,
     RingRecipe,
-    RingSet,
 )
-from bench.run import ExperimentRun, Progress
-from bench.schema import Plan, Receipt, RingConfig
+from bench.schema import Plan
 from bench.store import ExperimentStore
-from bench.wan.emulator import RelayedLinks
-from bench.wan.netns import NamespacedLinks
 from bench.wan.profile import load_profile
-from engine.coordinator.job import JobRequest, JobResult, make_levers
-from engine.errors import ConfigError, JobError, LinkClosedError, ReceiptError
-from engine.transport.probe import LinkProbe
+from engine.coordinator.job import JobResult
+from engine.errors import ConfigError, LinkClosedError, ReceiptError
 from engine.trust.identity import Identity
-
-TRUE_IDS = [7, 8, 9]
-Answer = Callable[[int], JobResult]  # by number of the job run on any ring, from 0
-
-
-def answered(ids: list[int]) -> JobResult:
-    """A finished job; its frames do not matter here."""
-    return JobResult(output_ids=list(ids), finish_reason="length", first_commit_ns=1,
-                     last_commit_ns=2, end_ns=3)  # fmt: skip
-
-
-def failed(code: str, ring_usable: bool = True) -> JobResult:
-    return JobResult(failure=JobError(code, "planted"), ring_usable=ring_usable)
-
-
-class ScriptedRings:
-    """Stands in for a `RingRecipe`: every ring it makes runs jobs by a script."""
-
-    profile = load_profile("loopback")
-
-    def __init__(
-        self, answer: Answer, lost_between_jobs: int = 0, rtts_ns: Sequence[int] = (7,)
-    ) -> None:
-        self.made: list[ScriptedRing] = []
-        self.num_jobs = 0
-        self.lost_between_jobs = lost_between_jobs  # so many rings die before their first job
-        self.answer = answer
-        self.rtts_ns = rtts_ns  # of every link, measurement by measurement; the last one stays
-
-    @property
-    def num_rings(self) -> int:
-        return len(self.made)
-
-    def emulator(self, config: RingConfig) -> RelayedLinks:
-        return RelayedLinks(self.profile, seed=1)
-
-    def make(self, config: RingConfig, links: RelayedLinks) -> ScriptedRing:
-        ring = ScriptedRing(self, config, dies_at_once=self.num_rings < self.lost_between_jobs)
-        self.made.append(ring)
-        return ring
-
-
-class ScriptedRing:
-    """One ring and its session."""
-
-    def __init__(self, rings: ScriptedRings, config: RingConfig, dies_at_once: bool) -> None:
-        self.config = config
-        self.usable = True
-        self.is_up = False
-        self.num_jobs = 0
-        self.num_measured = 0
-        self.files = SimpleNamespace(config=SimpleNamespace(eos_ids=(2,)))
-        self._rings = rings
-        self.is_lost = dies_at_once
-
-    def __enter__(self) -> ScriptedRing:
-        self.is_up = True
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.is_up = False
-
-    def session(self) -> AbstractContextManager[ScriptedRing]:
-        return nullcontext(self)
-
-    def measure_links(self, count: int, payload_bytes: int, idle_ms: int) -> list[LinkProbe]:
-        rtts_ns = self._rings.rtts_ns
-        again = rtts_ns[min(self.num_jobs, len(rtts_ns) - 1)] > self._rings.profile.tolerance_ns
-        assert self.is_up and (again or not self.num_jobs), "measured before the first job"
-        rtt_ns = rtts_ns[min(self.num_measured, len(rtts_ns) - 1)]
-        self.num_measured += 1
-        probe = LinkProbe((rtt_ns,) * count, payload_bytes, (8,) * count, 1_000_000 * idle_ms)
-        return [probe] * (self.config.num_stages + 1)
-
-    def check(self) -> None:
-        if self.is_lost:
-            raise LinkClosedError("a stage is gone")
-
-    def run(self, request: JobRequest, on_commit: object) -> JobResult:
-        assert self.is_up, "a job on a ring that was taken down"
-        result = self._rings.answer(self._rings.num_jobs)
-        self._rings.num_jobs += 1
-        self.num_jobs += 1
-        self.usable = result.ring_usable
-        return result
+from tests.bench.scripted_rings import (
+    TRUE_IDS,
+    ScriptedRings,
+    answered,
+    failed,
+    run,
+    small_plan,
+    two_rings,
+)
 
 
 @pytest.fixture
 def plan() -> Plan:
-    """A small real plan: one cell of the repository, so that its prompt exists; one ring."""
-    levers = make_levers(max_new_tokens=8)
-    small = make_plan()
-    registered = {"chain-k4": "chain-k8"}  # the builder's arm that no registry has
-    jobs = [
-        msgspec.structs.replace(
-            row, cell="chat", max_new_tokens=8, arm=registered.get(row.arm, row.arm)
-        )
-        for row in small.jobs
-    ]
-    arms = {row.arm: job_config(row.arm, levers) for row in jobs}
-    return msgspec.structs.replace(small, jobs=jobs, arms=arms, arm_rings={})
+    """One ring."""
+    return small_plan()
 
 
 @pytest.fixture
 def two_ring_plan(plan: Plan) -> Plan:
-    """The same, with `chain-k8` on a ring of its own."""
-    plain = msgspec.structs.replace(plan.ring, suite="plain")
-    return msgspec.structs.replace(plan, arm_rings={"chain-k8": plain})
+    """`chain-k8` has a ring of its own."""
+    return two_rings(plan)
 
 
 @pytest.fixture
@@ -157,20 +58,6 @@ def store(tmp_path: Path) -> ExperimentStore:
 def stub_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
     stub = SimpleNamespace(encode_chat=lambda messages, tools=None: [1, 2, 3])
     monkeypatch.setattr("bench.run.Tokenizer", SimpleNamespace(load=lambda files: stub))
-
-
-def run(plan: Plan, store: ExperimentStore, scripted: ScriptedRings) -> dict[int, Receipt]:
-    """Run what is left of the plan; receipts by job."""
-    _, digest = store.open_plan(plan)
-    around = Surroundings("small", digest, plan.seed, plan.build, plan.model, {})
-    silent = Progress(lambda job: None, lambda tokens: None, lambda receipt: None)
-    recipe: RingRecipe = scripted  # type: ignore[assignment]
-    try:
-        ExperimentRun(plan, store, RingSet(recipe, store.log), around, silent).execute()
-    finally:
-        assert not any(ring.is_up for ring in scripted.made), "a ring outlives its run"
-        found = {job: receipt for job, (receipt, _) in store.load_receipts().items()}
-    return found
 
 
 def test_arms_run_on_their_own_rings_side_by_side(
@@ -213,56 +100,6 @@ def test_a_receipt_holds_the_links_of_its_own_ring(plan: Plan, store: Experiment
             assert link.idle_payload_rtt_ns == 1_000_000 * PROBE_IDLE_MS
 
 
-def test_jobs_on_the_wrong_links_fail_and_their_ids_are_still_compared(
-    plan: Plan, store: ExperimentStore
-) -> None:
-    """Catches speeds measured on links that are not the profile's."""
-    slow = load_profile("loopback").tolerance_ns + 1_000_000
-    rings = ScriptedRings(lambda number: answered(TRUE_IDS), rtts_ns=(slow,))
-    receipts = run(plan, store, rings)
-    at_start = MAX_MEASUREMENTS + 1  # and once more as all rings stand
-    assert rings.made[0].num_measured == at_start + len(plan.jobs), "and before each job"
-    for job in plan.jobs:
-        receipt = receipts[job.job_idx]
-        assert receipt.status == "failed" and receipt.failure is not None
-        assert receipt.failure.code == "link_mismatch"
-        assert "coordinator->0: a round trip takes 11.0 ms" in receipt.failure.detail
-        wanted = "reference" if job.role == "reference" else "identical"
-        assert receipt.lossless.verdict == wanted and receipt.output_ids == TRUE_IDS
-        assert not list(check_receipt(receipt))
-
-
-def test_a_wrong_text_on_the_wrong_links_is_called_so(plan: Plan, store: ExperimentStore) -> None:
-    """Catches a mismatch of links that hides a mismatch of ids."""
-    last = len(plan.jobs) - 1
-    rings = ScriptedRings(
-        lambda number: answered([7, 8, 1] if number == last else TRUE_IDS),
-        rtts_ns=(10**9,),
-    )
-    failure = run(plan, store, rings)[plan.jobs[last].job_idx].failure
-    assert failure is not None and failure.code == "not_lossless"
-
-
-def test_links_that_recover_are_used_again(plan: Plan, store: ExperimentStore) -> None:
-    """Catches a run lost to one busy minute at its start."""
-    wrong = (10**9,) * (MAX_MEASUREMENTS + 1 + 2)
-    rings = ScriptedRings(lambda number: answered(TRUE_IDS), rtts_ns=(*wrong, 7))
-    receipts = run(plan, store, rings)
-    failed_jobs = [job.job_idx for job in plan.jobs if receipts[job.job_idx].failure is not None]
-    assert failed_jobs == [plan.jobs[0].job_idx, plan.jobs[1].job_idx]
-    verdicts = {receipts[job.job_idx].lossless.verdict for job in plan.jobs}
-    assert verdicts == {"reference", "identical"}, "the mismatched reference still says the text"
-
-
-def test_a_busy_moment_is_measured_again(plan: Plan, store: ExperimentStore) -> None:
-    rings = ScriptedRings(lambda number: answered(TRUE_IDS), rtts_ns=(10**9, 7))
-    receipts = run(plan, store, rings)
-    assert {receipt.status for receipt in receipts.values()} == {"ok"}
-    assert rings.made[0].num_measured == 2
-    log = (store.folder / "log.jsonl").read_text()
-    assert log.count("link_mismatch") == 1
-
-
 def test_rings_of_other_weights_are_other_rings(plan: Plan, store: ExperimentStore) -> None:
     """Catches a ring that is told from another by stages and suite alone."""
     int4 = msgspec.structs.replace(plan.ring, kernel="int4-planted")
@@ -272,33 +109,6 @@ def test_rings_of_other_weights_are_other_rings(plan: Plan, store: ExperimentSto
     recipe = RingRecipe(load_profile("loopback"), seed=1, nice=0)
     made = [recipe.make(ring.config, recipe.emulator(ring.config)) for ring in rings.made]
     assert [ring.spec.weights for ring in made] == ["f32", "int4"]
-
-
-def test_links_are_emulated_as_the_plan_says(plan: Plan) -> None:
-    """Catches packets that were asked for and bytes that were measured."""
-    recipe = RingRecipe(load_profile("wan-275"), seed=1, nice=0)
-    for links, kind in (("relay", RelayedLinks), ("netns", NamespacedLinks)):
-        config = msgspec.structs.replace(plan.ring, links=links)
-        assert type(recipe.emulator(config)) is kind
-
-
-def test_a_lost_relay_is_named_and_its_ring_replaced(plan: Plan, store: ExperimentStore) -> None:
-    """Catches jobs on a ring whose links are all down, and a log that does not say why."""
-
-    class Deaf(RelayedLinks):
-        def check(self) -> None:
-            if rings.num_jobs == 2 and rings.num_rings == 1:
-                raise LinkClosedError("the relay ended with status -9; its links are down")
-
-    class Rings(ScriptedRings):
-        def emulator(self, config: RingConfig) -> RelayedLinks:
-            return Deaf(self.profile, seed=1)
-
-    rings = Rings(lambda number: answered(TRUE_IDS))
-    receipts = run(plan, store, rings)
-    assert {receipt.status for receipt in receipts.values()} == {"ok"}
-    assert rings.num_rings == 2
-    assert "the relay ended with status -9" in (store.folder / "log.jsonl").read_text()
 
 
 def test_only_the_lost_ring_is_replaced(two_ring_plan: Plan, store: ExperimentStore) -> None:
