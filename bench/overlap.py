@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from bench.ring_model import RingModel, RingShape
 from bench.schema import FrameRow, Receipt
+from bench.traces import applied_frames
 
 CANDIDATES = tuple(step / 10 for step in range(31))
 MIN_FRAMES = 50  # with company; fewer say nothing
@@ -60,10 +61,7 @@ def _log_ratios(frames: Sequence[FrameRow], shape: RingShape) -> list[float]:
         when_ns, traveller = reply
         came_ns[traveller.epoch, traveller.start] = when_ns
     ratios = []
-    for frame, following in zip(frames, [*frames[1:], None], strict=True):
-        had_company = frame.in_flight > 1 or (following is not None and following.in_flight > 1)
-        if frame.outcome != "applied" or frame.received_ns is None or not had_company:
-            continue
+    for frame in applied_frames(frames, with_company=True):
         modelled = came_ns.get((frame.epoch, frame.start))
         if modelled is not None:
             ratios.append(math.log((modelled - frame.sent_ns) / _under_way_ns(frame)))

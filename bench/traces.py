@@ -100,7 +100,7 @@ def fit_ring(receipts: Sequence[Receipt], overlap: float) -> RingShape:
     Raises:
         ReceiptError: no frame was alone, or the links were not measured.
     """
-    alone = [frame for receipt in receipts for frame in receipt.frames if _is_alone(frame)]
+    alone = [frame for receipt in receipts for frame in applied_frames(receipt.frames, False)]
     if not alone or not receipts[0].links or not receipts[0].links[0].rtt_ns:
         raise ReceiptError("no frame that was alone in the ring, or links without probes")
     one_way_ns = [round(statistics.median(link.rtt_ns) / 2) for link in receipts[0].links]
@@ -122,8 +122,25 @@ def fit_ring(receipts: Sequence[Receipt], overlap: float) -> RingShape:
     )
 
 
-def _is_alone(frame: FrameRow) -> bool:
-    return frame.outcome == "applied" and frame.in_flight == 1 and bool(frame.spans)
+def applied_frames(frames: Sequence[FrameRow], with_company: bool) -> list[FrameRow]:
+    """Frames of a job that had the ring to themselves all the way, or those that had not.
+
+    A frame that was never answered counts as long on its way as the one it is held against, as in
+    `engine.coordinator.flight`.
+    """
+    return [
+        frame
+        for frame in frames
+        if frame.outcome == "applied"
+        and frame.spans
+        and any(_met(frame, other) for other in frames if other is not frame) == with_company
+    ]
+
+
+def _met(frame: FrameRow, other: FrameRow) -> bool:
+    assert frame.received_ns is not None, "an applied frame was answered"
+    left_ns = other.received_ns or other.sent_ns + _travelled(frame)
+    return other.sent_ns < frame.received_ns and frame.sent_ns < left_ns
 
 
 def _travelled(frame: FrameRow) -> int:
