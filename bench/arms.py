@@ -145,12 +145,8 @@ ARMS: dict[str, Arm] = {
             min_match_len=3,
             description=f"{BASE_ARM}, believing no match of fewer than 3 tokens.",
         ),
-        replace(
-            _BASE, name="chain-k16-d8", draft_len=16, depth=8, description="16 drafts, 8 deep."
-        ),
-        replace(
-            _BASE, name="chain-k32-d8", draft_len=32, depth=8, description="32 drafts, 8 deep."
-        ),
+        _chain("chain-k32", 32, f"Frames of 32 n-gram drafts, {DEPTH} in flight."),
+        _chain("chain-k64", 64, f"Frames of 64 n-gram drafts, {DEPTH} in flight."),
         Arm(
             name="streak",
             policy="streak",
@@ -210,10 +206,9 @@ PLANNER_ARMS = (
     "null-ar",
     BASE_ARM,
     "null",
-    "chain-m3",
     "two-state",
-    "chain-k16-d8",
-    "chain-k32-d8",
+    "chain-k32",
+    "chain-k64",
     "planner",
     CLAIRVOYANT,
     ORACLE,

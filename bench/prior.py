@@ -27,6 +27,7 @@ from engine.coordinator.survival import (
     SourcePrior,
     bucket_of,
     chances,
+    kind_of,
     verified_match,
 )
 from engine.defaults import DRAFT_LEN_MAX, MIN_MATCH_LEN
@@ -49,13 +50,15 @@ class DraftedToken:
 def tested_tokens(trace: Trace, shape: RingShape, min_match_len: int) -> list[DraftedToken]:
     """Every tested draft of one recorded text, in order."""
     drafter = make_drafter(SOURCE, min_match_len)
-    found = []
+    found, is_opening = [], True
     for record in replay(trace, shape, FixedK(DRAFT_LEN_MAX), drafter, depth=1).records:
         match_len = verified_match(record.match_len, record.unverified_len)
         for idx in range(record.tested_len):
             distance = record.unverified_len + idx
-            bucket = bucket_of(match_len + distance)
-            found.append(DraftedToken(KINDS[distance > 0], bucket, idx < record.accepted_len))
+            bucket, kind = bucket_of(match_len + distance), kind_of(distance, is_opening)
+            accepted = idx < record.accepted_len
+            found.append(DraftedToken(kind, bucket, accepted))
+            is_opening = is_opening and (accepted or not distance)
     return found
 
 

@@ -70,9 +70,7 @@ class _Job:
             reply = self._ring.next_reply()
             if reply is None:
                 raise LonghaulError("the replayed job awaits nothing and is not finished")
-            when_ns, frame = reply
-            if frame.epoch == self._machine.epoch:
-                self._on_reply(when_ns, frame)
+            self._on_reply(*reply)
         return self._commits_ns
 
     def _on_reply(self, when_ns: float, frame: Traveller) -> None:

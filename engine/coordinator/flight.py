@@ -7,15 +7,22 @@ the one frame it answers. Must never know tokens, policies or sockets.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
-from engine.coordinator.records import Arrival, Frame
+from engine.coordinator.records import Arrival, Frame, FrameRecord
 from engine.errors import RemoteProtocolError, UnmatchedReplyError
 
 
 class Flight:
-    """Book of frames, in order of sending."""
+    """Book of frames, in order of sending.
 
-    def __init__(self) -> None:
+    Args:
+        measure: told of each frame when it is answered, and how many others were on the ring
+            meanwhile; its fate may still be open, only sizes and times count.
+    """
+
+    def __init__(self, measure: Callable[[FrameRecord, int], None]) -> None:
+        self._measure = measure
         self.frames: list[Frame] = []
         self.in_flight: deque[Frame] = deque()  # of the current epoch
         self.stale_replies = 0
@@ -66,6 +73,7 @@ class Flight:
         self.in_flight.popleft()
         frame.land(arrival)
         frame.outcome = "prefill" if frame.prefill else "applied"
+        self._measure(frame.record(), self.company_of(frame))
         return frame
 
     def company_of(self, answered: Frame) -> int:
@@ -93,6 +101,7 @@ class Flight:
             if (frame.epoch, frame.start) == (epoch, start) and frame.received_ns is None:
                 frame.land(arrival)
                 self.stale_replies += 1
+                self._measure(frame.record(), self.company_of(frame))
                 return
         raise UnmatchedReplyError(f"reply for epoch {epoch} start {start} matches no frame sent")
 

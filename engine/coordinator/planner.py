@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from engine.coordinator.policy import DraftPolicy, Situation
 from engine.coordinator.records import FrameRecord
@@ -27,8 +26,8 @@ from engine.draft.drafter import Draft
 
 LENGTHS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 HORIZON = 512  # tokens of a train that are looked at
-TYPICAL = 16  # positions of a frame, where its very length does not matter
-SLOWED = 1.0  # frames that one more frame is reckoned to slow; 0.5 to 2 differ little in replays
+TYPICAL = 16  # positions of a frame that is under way, whatever it holds
+LEAST_GAIN = 0.003  # of a loop: a full ring gains nothing, but for rounding
 TINY = 1e-12
 
 
@@ -46,6 +45,7 @@ class UnderWay:
 
     num_tokens: int = 0
     num_frames: int = 0
+    survives: float = 1.0
 
 
 class Outlook(Protocol):
@@ -96,26 +96,29 @@ class Planner(DraftPolicy):
     def keep_len(self, situation: Situation, draft: Draft) -> int:
         survival = self._outlook.survival(situation, draft)
         ahead = min(situation.unverified_len, len(survival) - 1)
-        if not self._pays_now(float(survival[ahead]), situation.in_flight):
-            return 0
+        survives = float(survival[ahead])
         if ahead:
             survival = survival[ahead:] / max(float(survival[ahead - 1]), TINY)
         slots = max(1, self._depth_max - situation.in_flight)
-        under_way = UnderWay(ahead, situation.in_flight)
+        under_way = UnderWay(ahead, situation.in_flight, survives)
         train = best_train(survival, self._cost, self._lengths, slots, under_way)
-        return min(train.draft_len, len(draft.ids))
+        kept_len = min(train.draft_len, len(draft.ids))
+        return kept_len if self._pays_now(kept_len, under_way) else 0
 
-    def _pays_now(self, survives: float, in_flight: int) -> bool:
+    def _pays_now(self, length: int, under_way: UnderWay) -> bool:
         """Is it worth sending behind frames in flight, or better to wait for the next reply?
 
-        If its first draft survives, waiting costs the frame the rest of a loop; sending it slows
-        those before it and, if it does not survive, those that come instead.
+        If all before it survives, the frame's reply comes sooner by what is saved.
         """
-        if not in_flight:
+        num_frames = under_way.num_frames
+        if not num_frames or not length:
             return True
-        cost = self._cost
-        saved_ns = survives * (cost.loop_ns(TYPICAL) - in_flight * cost.gap_ns(TYPICAL))
-        return saved_ns > SLOWED * cost.slowing_ns
+        next_reply_ns = self._cost.train(length, num_frames).replies_ns[0]
+        reply_ns = self._cost.train(length, num_frames + 1).replies_ns[-1]
+        saved_ns = next_reply_ns + self._cost.loop_ns(length) - reply_ns
+        gain_ns = under_way.survives * saved_ns
+        gain_ns -= (1.0 - under_way.survives) * lost_ns(self._cost, length, num_frames)
+        return gain_ns > LEAST_GAIN * self._cost.loop_ns(length)
 
     def observe(self, record: FrameRecord) -> None:
         self._outlook.observe(record)
@@ -144,16 +147,29 @@ def best_train(
     tokens = 1.0 + under_way.num_tokens + float(survival.sum())
     for length in lengths:
         ends = _ends(survival, length)
-        depths = np.arange(1, min(depth_max, len(ends)) + 1)
-        times_ns = _expected_times(ends, length, cost, depths)
-        times_ns = times_ns + cost.slowing_ns * (under_way.num_frames + depths - 1)
+        times_ns = np.array(
+            [
+                (_end_times(len(survival), length, depth, under_way, cost) * ends).sum()
+                for depth in range(1, min(depth_max, len(ends)) + 1)
+            ]
+        )
         rates = tokens / np.maximum(times_ns, 1.0)
         idx = int(rates.argmax())
         if rates[idx] > best_rate:
-            best, best_rate = Train(length, int(depths[idx])), float(rates[idx])
+            best, best_rate = Train(length, idx + 1), float(rates[idx])
         if length >= len(survival):
             break  # one frame holds it all: a longer one is the same
     return best
+
+
+def lost_ns(cost: RingCost, length: int, in_flight: int) -> float:
+    """What a frame behind frames in flight costs if it does not matter.
+
+    It slows the reply that says so, and the frame that comes instead.
+    """
+    before, after = cost.train(length, in_flight), cost.train(length, in_flight + 1)
+    slowed_ns = after.replies_ns[0] - before.replies_ns[0]
+    return slowed_ns + after.leftover_ns - before.leftover_ns
 
 
 def _ends(survival: Floats, length: int) -> Floats:
@@ -167,16 +183,39 @@ def _ends(survival: Floats, length: int) -> Floats:
     return survived - np.concatenate((survived[1:], [0.0]))
 
 
-def _expected_times(
-    ends: Floats, length: int, cost: RingCost, depths: npt.NDArray[np.int64]
+def _end_times(
+    num_tokens: int, length: int, depth: int, under_way: UnderWay, cost: RingCost
 ) -> Floats:
-    """E[time until the train ends], ns, by depth."""
-    loop_ns, gap_ns = cost.loop_ns(length + 1), cost.gap_ns(length)
-    frame = np.arange(len(ends))
-    depth = depths[:, None]
-    in_line = gap_ns * frame
-    # Either the ring is long and frames come in groups of `depth` a loop, or it is busy.
-    grouped = loop_ns * (frame // depth) + gap_ns * (frame % depth)
-    replies_ns = loop_ns + np.maximum(grouped, in_line)
-    times: Floats = (replies_ns * ends).sum(axis=1)
-    return times
+    """When the reply of each frame has come, and what is then stale is out of the way, ns.
+
+    Args:
+        depth: frames that are sent at once, behind those under way; others as replies come.
+
+    Shapes:
+        return: [frames]
+    """
+    length = min(length, num_tokens)
+    num_frames = -(-num_tokens // length)
+    behind, together = under_way.num_frames, under_way.num_frames + depth
+    trains = [cost.train(length, num) for num in range(1, together + 1)]
+    first = np.array(trains[-1].replies_ns)
+    gap_ns = (first[-1] - first[0]) / (together - 1) if together > 1 else 0.0
+    place = behind + np.arange(num_frames)
+    # Either the ring is long and frames come in groups a loop apart, or it is busy.
+    grouped = first[0] * (place // together) + first[place % together]
+    in_line = first[-1] + gap_ns * (place - together + 1)
+    replies_ns: Floats = np.where(place < together, grouped, np.maximum(grouped, in_line))
+    if behind:  # frames under way are what they are, whatever this length
+        replies_ns += cost.train(TYPICAL, behind).replies_ns[-1] - first[behind - 1]
+        alone_ns = np.array(trains[depth - 1].replies_ns[:num_frames])
+        replies_ns[:depth] = np.maximum(replies_ns[:depth], alone_ns)
+    else:  # the first frame carries a committed token too
+        replies_ns += cost.loop_ns(length + 1) - cost.loop_ns(length)
+    short_len = num_tokens - length * (num_frames - 1)
+    if num_frames > 1 and short_len < length:  # the last frame may be a short one
+        saved = 1.0 - cost.gap_ratio(short_len, length)
+        replies_ns[-1] -= saved * (replies_ns[-1] - replies_ns[-2])
+    leftover_ns = np.array([train.leftover_ns for train in trains])
+    num_stale = np.minimum(num_frames - 1 - np.arange(num_frames), together - 1)
+    replies_ns += leftover_ns[num_stale]
+    return replies_ns

@@ -48,8 +48,8 @@ class RoundMachine:
         prompt_ids: at least one token.
         policy: chooses draft lengths; fed with every round.
         should_stop: called with the output so far after each token; True ends output there.
-        measure: told of each answered frame of the current epoch, prefill included, and how many
-            others were on the ring; its fate may still be open, only sizes and times count.
+        measure: told of each answered frame, stale and prefill ones too, and how many others were
+            on the ring; its fate may still be open, only sizes and times count.
     """
 
     def __init__(
@@ -64,11 +64,10 @@ class RoundMachine:
             raise LocalProtocolError("a job needs a prompt, max_new_tokens >= 1 and depth >= 1")
         self.epoch = 0
         self.finish_reason: FinishReason = "none"
-        self.flight = Flight()
+        self.flight = Flight(measure)
         self._limits = limits
         self._policy = policy
         self._should_stop = should_stop
-        self._measure = measure
         self._prompt_len = len(prompt_ids)
         self._tokens = list(prompt_ids)  # committed, by position
         self._speculative: deque[int] = deque()  # drafts sent beyond the frontier
@@ -135,7 +134,6 @@ class RoundMachine:
             self.flight.land_stale(epoch, start, arrival)
             return []
         frame = self.flight.land(start, len(ids), arrival)
-        self._measure(frame.record(), self.flight.company_of(frame))
         actions = self._apply(frame, ids)
         if not self.finished:
             if frame.prefill:

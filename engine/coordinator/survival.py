@@ -5,9 +5,10 @@ matched plus the drafts between, if all of those are accepted. The chance by tha
 prior's, fitted on committed receipts (`prior.json`). Texts differ: each has a shift of its own, in
 logit, one for first drafted tokens and one for those behind them, drawn from a few with known
 weights. A job's rounds tell ever better which; the chance that a long draft survives is averaged
-over what is still possible, so one good train makes the next one long. The run of accepted drafts
-and the distance by itself predict nothing more (decision 0011). Must never know costs, links or
-clocks.
+over what is still possible, so one good train makes the next one long. How a text opens has a shift
+of its own too, until its first refusal behind a right token: many answers begin by copying. The run
+of accepted drafts and the distance by itself predict nothing more (decision 0011). Must never know
+costs, links or clocks.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ UNKNOWN = 0.5  # where the prior says nothing at all
 LEAN_WEIGHT = 10.0  # observations that the shorter match is worth to the longer one
 FORGET = 0.01  # of what a job's rounds told, by token: a text may change its ways
 Floats = npt.NDArray[np.float64]
-KINDS = ("first", "later")  # drafted tokens: right behind the last verified one, or further on
+# Drafted tokens: right behind the last verified one, or further on, in the text's opening or later.
+KINDS = ("first", "opening", "later")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,11 @@ def load_prior(path: Path = PRIOR_PATH) -> Prior:
     }
 
 
+def kind_of(distance: int, is_opening: bool) -> str:
+    """Which shift counts for a token so far behind the last verified one."""
+    return KINDS[0] if not distance else KINDS[1] if is_opening else KINDS[2]
+
+
 def bucket_of(matched_len: int) -> int:
     """Which bucket a token behind so much matched text belongs to."""
     return bisect_right(MATCH_EDGES, matched_len) - 1
@@ -96,18 +103,21 @@ class Survival:
         self._prior = prior
         self._odds = {source: known.odds() for source, known in prior.items()}
         self._weights: dict[tuple[str, str], Floats] = {}
+        self._is_opening = True
 
     def observe(self, record: FrameRecord) -> None:
         """One round; its tested drafts in order."""
         match_len = verified_match(record.match_len, record.unverified_len)
         for idx in range(record.tested_len):
             distance = record.unverified_len + idx
-            kind = KINDS[distance > 0]
+            kind = kind_of(distance, self._is_opening)
             right = chances(self._odds_at(record.source, match_len + distance))
             weights = self._weights_of(record.source, kind)
             told = weights * (right if idx < record.accepted_len else 1.0 - right)
             kept = (1.0 - FORGET) * told / told.sum()
             self._weights[record.source, kind] = kept + FORGET * self._before(record.source, kind)
+            if distance and idx >= record.accepted_len:
+                self._is_opening = False
 
     def curve(self, source: str, match_len: int, horizon: int) -> Floats:
         """Chance that at least the first 1, 2, …, `horizon` tokens are accepted; it never rises.
@@ -126,7 +136,8 @@ class Survival:
         if horizon == 1:
             return np.array([first])
         later = np.repeat(np.stack([chances(at) for at in odds[1:]]), lengths[1:], axis=0)
-        mixed = (np.cumprod(later, axis=0) * self._weights_of(source, "later")).sum(axis=1)
+        weights = self._weights_of(source, kind_of(1, self._is_opening))
+        mixed = (np.cumprod(later, axis=0) * weights).sum(axis=1)
         return np.concatenate(([first], first * mixed))
 
     def _odds_at(self, source: str, matched_len: int) -> float:

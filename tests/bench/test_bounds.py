@@ -20,8 +20,7 @@ LONG_RING = CostPrior(
     compute_position_ns=0.001,
     transit_frame_ns=10_000.0,
     transit_position_ns=0.0,
-    slowing_ns=0.0,
-    gap_frac=0.001,
+    overlap=0.0,
 )
 
 

@@ -172,11 +172,11 @@ def test_any_weather_gives_the_targets_text(
 
 @settings(max_examples=100)
 @given(job=jobs(), draw=st.data())
-def test_each_answered_frame_of_its_epoch_is_measured_once(
+def test_each_answered_frame_is_measured_once(
     job: tuple[Text, RoundLimits, ScriptedPolicy], draw: st.DataObject
 ) -> None:
-    """Catches times of stale frames that are learned from, and frames that were alone and are
-    said to have had company, or the other way round."""
+    """Catches frames whose times are learned twice or never: stale ones slow others too. What is
+    answered after the end, of a frame that was given up, is measured as well."""
     text, limits, policy = job
     measured: list[tuple[FrameRecord, int]] = []
     machine = RoundMachine(
@@ -184,8 +184,8 @@ def test_each_answered_frame_of_its_epoch_is_measured_once(
     )
     Storm(text, machine, draw).run()
     records = machine.records()
-    answered = [(r.epoch, r.start) for r in records if r.outcome in ("applied", "prefill")]
-    assert [(r.epoch, r.start) for r, _ in measured] == answered
+    answered = {(r.epoch, r.start) for r in records if r.received_ns is not None}
+    assert sorted((r.epoch, r.start) for r, _ in measured) == sorted(answered)
     assert all(0 <= company < len(records) for _, company in measured)
 
 
