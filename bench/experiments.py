@@ -67,9 +67,7 @@ _SPEED = "Primary metric: decode_tok_per_s, as paired log-ratios within a block.
 _DRAFTABLE = ("verbatim-long", "json-extraction", "quoting", "mixed")
 
 
-def _planner(
-    name: str, profile: str, cells: tuple[str, ...] | None, num_stages: int, reps: int
-) -> Experiment:
+def _planner(name: str, profile: str, cells: tuple[str, ...] | None, num_stages: int) -> Experiment:
     """The planner's A/B on one ring, on all cells or on some.
 
     Its two fixed settings are the best over all cells of a replay on a ring of this machine.
@@ -83,7 +81,7 @@ def _planner(
         num_stages=num_stages,
         scales={
             "quick": _QUICK,
-            "full": Scale(cells=cells or "all", max_new_tokens=None, reps=reps),
+            "full": Scale(cells=cells or "all", max_new_tokens=None, reps=4),
         },
         hypotheses=(
             _SPEED,
@@ -99,11 +97,9 @@ def _planner(
 
 
 _ENTRIES = (
-    _planner("planner", "wan-275", None, defaults.NUM_STAGES, reps=3),
-    _planner(
-        "planner-eu", "eu-ring", ("verbatim-long", "mixed", "chat"), defaults.NUM_STAGES, reps=4
-    ),
-    _planner("planner-six", "wan-275", ("verbatim-long", "mixed", "chat"), 6, reps=4),
+    _planner("planner", "wan-275", None, defaults.NUM_STAGES),
+    _planner("planner-eu", "eu-ring", ("verbatim-long", "mixed", "chat"), defaults.NUM_STAGES),
+    _planner("planner-six", "wan-275", ("verbatim-long", "mixed", "chat"), 6),
     Experiment(
         name="acceptance",
         arms=("accept-k8",),
