@@ -19,7 +19,7 @@ SANS_IO := $(addprefix engine/transport/,frame.py message.py tensor.py codec.py 
     credentials.py refusal.py handshake.py connection.py hidden_wire.py roles.py outbox.py \
     limited_log.py) \
   $(addprefix engine/coordinator/,rounds.py flight.py records.py draft_requests.py policy.py \
-    policies.py planner.py survival.py ring_cost.py) \
+    policies.py planner.py survival.py ring_cost.py train_times.py) \
   $(addprefix engine/draft/,drafter.py ngram.py ready.py filled.py) engine/model/sampling.py
 RECEIPTS_FLAG := $(if $(RECEIPTS),--receipts "$(RECEIPTS)",)
 

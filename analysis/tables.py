@@ -25,8 +25,10 @@ from analysis.hypotheses import outcomes
 from analysis.link_probes import links_frame
 from analysis.load import Experiment, find_experiments, jobs_frame, load_experiment
 from analysis.numbers import REFERENCE_ARM
+from analysis.planner_tables import regret_table, stale_table
 from analysis.power_tables import power_table, size_table
 from analysis.published import published_table
+from analysis.replay_tables import replay_tables
 from analysis.study_tables import (
     group_tests_table,
     match_table,
@@ -190,6 +192,7 @@ def _agreement(row: dict[str, object]) -> str:
     return "yes" if row["reps_agree"] else "no"
 
 
+PLANNER_RUNS = ("planner", "planner-eu", "planner-six")
 AB_TABLES: tuple[Maker, ...] = (decode_table, base_table, acceptance_table)
 RESULTS: Mapping[str, tuple[Maker, ...]] = {
     "seal": (seal_table,),
@@ -205,6 +208,8 @@ RESULTS: Mapping[str, tuple[Maker, ...]] = {
         size_table,
     ),
     "two-state": (published_table, *AB_TABLES, determinism_table),
+    "int4": (*AB_TABLES, stale_table),
+    **dict.fromkeys(PLANNER_RUNS, (*AB_TABLES, regret_table, stale_table)),
 }
 UNTIMED_RESULTS: tuple[Maker, ...] = (frame_table,)
 
@@ -216,7 +221,7 @@ def all_tables(experiment: Experiment) -> list[TableSpec]:
     timed = (breakdown_table,) if has_breakdown(experiment) else ()
     probed = () if links_frame(experiment).empty else (link_table,)
     makers = (*results, *timed, hypothesis_table, exclusion_table, *probed)
-    return [maker(experiment) for maker in makers]
+    return [*(maker(experiment) for maker in makers), *replay_tables(experiment)]
 
 
 def main(arguments: list[str] | None = None) -> int:

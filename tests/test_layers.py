@@ -63,6 +63,7 @@ SANS_IO = {
             "planner",
             "survival",
             "ring_cost",
+            "train_times",
         )
     ),
     *(f"engine.draft.{name}" for name in ("drafter", "ngram", "ready", "filled")),
