@@ -15,8 +15,9 @@ from engine.stage.config import NodeKeys
 from engine.transport.connection import Received
 from engine.transport.credentials import Credentials
 from engine.transport.introduce import answer_callers
-from engine.transport.link import Link, Listener, read_in_background
+from engine.transport.link import Link, Listener
 from engine.transport.message import Probe, ProbeAck
+from engine.transport.reader import read_in_background
 
 
 class PeerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,6 +21,7 @@ from engine.errors import ConfigError, JobError, unknown_name
 from engine.model.sampling import SamplingParams
 from engine.numeric import NUMERIC_CONFIGS
 from engine.transport.connection import WireTime
+from engine.transport.keep_warm import check_interval
 from engine.transport.message import REPLIES, Levers, ResetAck, Sampling, Statement
 
 
@@ -55,7 +56,7 @@ def make_levers(
     _check_name("reply", reply, REPLIES)
     _check("prefill_chunk", prefill_chunk, 1, 4096)
     _check("max_new_tokens", max_new_tokens, 1, 2**20)
-    _check("keepwarm_ms", keepwarm_ms, 0, 0)  # the keep-warm sender comes with the harness issue
+    check_interval(keepwarm_ms)
     return Levers(
         policy=policy,
         policy_params=params,

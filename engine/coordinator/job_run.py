@@ -36,6 +36,7 @@ from engine.errors import (
     RemoteProtocolError,
     UnmatchedReplyError,
 )
+from engine.transport.keep_warm import OFF
 from engine.transport.message import (
     Attest,
     JobErrorReport,
@@ -119,6 +120,7 @@ class JobRun:
     def _decode(self) -> None:
         request = self._request
         self._links.send(Reset(job=self._job, nonce=request.nonce, levers=request.levers))
+        self._links.keep_warm(request.levers.keepwarm_ms)
         self._drafter.begin(request.prompt_ids)
         now_ns = time.monotonic_ns()
         self._result.prefill_sent_ns = now_ns - self._start_ns
@@ -246,6 +248,7 @@ class JobRun:
     def _drain(self) -> None:
         """Close the job behind its last frame and wait until nothing of it is pending."""
         deadline_ns = time.monotonic_ns() + int(defaults.REPLY_TIMEOUT_S * 1e9)
+        self._links.keep_warm(OFF)
         try:
             self._links.send(Attest(job=self._job, epoch=self._machine.epoch + 1))
             while self._result.ring_usable and not self._drained():

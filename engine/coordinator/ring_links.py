@@ -16,7 +16,8 @@ from engine.errors import LinkClosedError
 from engine.transport.connection import Received, WireTime
 from engine.transport.credentials import Credentials
 from engine.transport.introduce import call
-from engine.transport.link import Link, read_in_background
+from engine.transport.keep_warm import KeepWarm
+from engine.transport.link import Link
 from engine.transport.message import (
     AnyMessage,
     JobErrorReport,
@@ -28,6 +29,7 @@ from engine.transport.message import (
 )
 from engine.transport.peer_log import PeerLog
 from engine.transport.probe import LinkProbe, ProbePlan, Prober
+from engine.transport.reader import read_in_background
 
 DIAL_TIMEOUT_S = 30.0
 Address = tuple[str, int]
@@ -75,6 +77,7 @@ class RingLinks:
                 self._controls.append(self._open("control", stage_idx, address))
             self._return = self._open("return", last_idx, addresses.last_return)
             self._input = self._open("input", 0, addresses.first_input)
+            self._warmth = KeepWarm(self._input)
         except BaseException:
             self.close()
             raise
@@ -82,6 +85,10 @@ class RingLinks:
     def send(self, message: AnyMessage) -> int:
         """Send to the first stage; returns the frame's bytes."""
         return self._input.send(message)
+
+    def keep_warm(self, interval_ms: int) -> None:
+        """Post noops to the first stage after so much silence; 0 stops."""
+        self._warmth.every(interval_ms)
 
     def take_wire_time(self) -> WireTime:
         """Time spent packing and sealing on the ring's links since the last call."""
@@ -163,6 +170,8 @@ class RingLinks:
     def close(self) -> None:
         """Close every link."""
         self._closing = True
+        if hasattr(self, "_warmth"):
+            self._warmth.end()
         for name in ("_input", "_return"):
             link = getattr(self, name, None)
             if link is not None:

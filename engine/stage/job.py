@@ -19,6 +19,7 @@ from engine.numeric import NUMERIC_CONFIGS
 from engine.stage.executor import Executor
 from engine.transport.connection import WireTime
 from engine.transport.hidden_wire import pack_states, unpack_states
+from engine.transport.keep_warm import OFF, check_interval
 from engine.transport.message import (
     REPLIES,
     AnyMessage,
@@ -87,6 +88,7 @@ class StageJob:
         self._wire = ""
         self._replies_logits = False
         self._sampling: SamplingParams | None = None
+        self.keepwarm_ms = OFF  # of the current job
 
     @property
     def number(self) -> int:
@@ -97,6 +99,7 @@ class StageJob:
         """Open a job: clear, apply, acknowledge, pass on."""
         self._executor.reset()
         self._job, self._epoch, self._failed = reset.job, 0, False
+        self.keepwarm_ms = OFF
         self._frames_sent = self._bytes_sent = 0
         self._stale_dropped = self._stale_computed = self._uncorrelated = 0
         ack = ResetAck(
@@ -143,6 +146,11 @@ class StageJob:
             )
         except ConfigError as error:
             raise JobError("sampling", str(error)) from error
+        try:
+            check_interval(levers.keepwarm_ms)
+        except ConfigError as error:
+            raise JobError("keepwarm_ms", str(error)) from error
+        self.keepwarm_ms = levers.keepwarm_ms
 
     def _wire_of(self, name: str) -> str:
         if name not in NUMERIC_CONFIGS:

@@ -15,10 +15,12 @@ from engine.stage.config import Successor
 from engine.transport.connection import Received, WireTime
 from engine.transport.credentials import Credentials
 from engine.transport.introduce import answer_callers, call
-from engine.transport.link import Link, Listener, read_in_background
+from engine.transport.keep_warm import OFF, KeepWarm
+from engine.transport.link import Link, Listener
 from engine.transport.message import Noop, Probe, ProbeAck, ProbeOrder, ProbeReport, Reset
 from engine.transport.peer_log import PeerLog
 from engine.transport.probe import ProbePlan, Prober
+from engine.transport.reader import read_in_background
 
 DIAL_TIMEOUT_S = 30.0
 
@@ -52,6 +54,8 @@ class StageLinks:
         self._prober = Prober()
         self._num_stray = 0
         self.onward_role = "return" if successor.address is None else "onward"
+        self._warmth: KeepWarm | None = None  # of the link onward
+        self._keepwarm_ms = OFF
 
     def start(self) -> None:
         """Listen for callers; dial the next stage, if there is one."""
@@ -89,6 +93,14 @@ class StageLinks:
             raise LinkClosedError(f"{self._credentials.node_id} has no {role} link now")
         return link
 
+    def keep_warm(self, interval_ms: int) -> None:
+        """Post noops on the link onward after so much silence; 0 stops."""
+        with self._lock:
+            self._keepwarm_ms = interval_ms
+            warmth = self._warmth
+        if warmth is not None:
+            warmth.every(interval_ms)
+
     def take_wire_time(self) -> WireTime:
         """Time spent packing and sealing on the ring's links, those of now, since the last call."""
         with self._lock:
@@ -106,6 +118,9 @@ class StageLinks:
         self._listener.close()
         with self._lock:
             links = list(self._links.values())
+            warmth = self._warmth
+        if warmth is not None:
+            warmth.end()
         for link in links:
             link.close()
 
@@ -116,6 +131,11 @@ class StageLinks:
         """Take a link into its role and read it."""
         with self._lock:
             older, self._links[role] = self._links.get(role), link
+            if role == self.onward_role:
+                colder, self._warmth = self._warmth, KeepWarm(link)
+                self._warmth.every(self._keepwarm_ms)
+                if colder is not None:
+                    colder.end()
         if older is not None:
             older.close()
         if role == "control":
@@ -138,6 +158,8 @@ class StageLinks:
             current = self._links.get(role) is link
             if current:
                 del self._links[role]
+        if current and role == "input":
+            self.keep_warm(OFF)  # whose job it was for is gone
         if current and role == "onward":
             self._on_lost(f"forward link lost: {reason}")
 

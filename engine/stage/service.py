@@ -24,6 +24,7 @@ from engine.stage.job import Forward, Outgoing, Outside, StageIdentity, StageJob
 from engine.stage.links import StageLinks
 from engine.transport.connection import Received
 from engine.transport.credentials import Credentials
+from engine.transport.keep_warm import OFF
 from engine.transport.link import Listener
 from engine.transport.message import AnyMessage, Attest, JobErrorReport, Reset, Verify
 
@@ -91,8 +92,10 @@ class StageService:
             self._links.take_wire_time()  # what was before is not the job's
             outgoing = self._job.on_reset(message)
             self._links.dial_onward()  # a link lost in an earlier job is opened again here
+            self._links.keep_warm(self._job.keepwarm_ms)
             return outgoing
         if isinstance(message, Attest):
+            self._links.keep_warm(OFF)
             outside = Outside(
                 num_dropped=self._queue.take_num_dropped(message.job),
                 num_pending=self._queue.num_pending(message.job),

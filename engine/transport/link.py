@@ -14,7 +14,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -57,6 +57,9 @@ class Link:
         self._writer: threading.Thread | None = None  # started by the first send that has to wait
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
+        self._writable = select.poll()
+        self._writable.register(sock, select.POLLOUT)
+        self.last_sent_s = time.monotonic()  # when the kernel or the outbox had the last frame
         _configure(sock)
 
     def take_wire_time(self) -> WireTime:
@@ -82,7 +85,31 @@ class Link:
             except (OSError, LocalProtocolError) as error:
                 self.abort()
                 raise LinkClosedError(f"sending to {self.peer} failed: {error}") from error
+            self.last_sent_s = time.monotonic()
             return len(frame)
+
+    def offer(self, message: AnyMessage) -> bool:
+        """Send a message that nobody misses, if it goes at once: it waits for nothing.
+
+        Returns:
+            Whether it was sent; not while somebody else sends, or the peer is slow to read.
+
+        Raises:
+            LinkClosedError: the connection is gone.
+        """
+        if not self._send_lock.acquire(blocking=False):
+            return False
+        try:
+            if not self._outbox.empty or not self._writable.poll(0):
+                return False
+            self._write(self._connection.send(message))
+        except (OSError, ValueError, LocalProtocolError) as error:
+            self.abort()
+            raise LinkClosedError(f"link to {self.peer} is closed: {error}") from error
+        finally:
+            self._send_lock.release()
+        self.last_sent_s = time.monotonic()
+        return True
 
     def receive(self, deadline_s: float | None = None) -> Received:
         """Wait for one message.
@@ -241,35 +268,6 @@ def connect(address: tuple[str, int], expected_node_id: str, timeout_s: float) -
             continue
         sock.settimeout(None)
         return Link(sock, expected_node_id)
-
-
-def read_in_background(
-    link: Link,
-    on_message: Callable[[Received, int], None],
-    on_stray: Callable[[Received], None],
-    on_end: Callable[[Exception], None],
-) -> threading.Thread:
-    """Start a daemon thread that hands over every message with its arrival time (monotonic ns).
-
-    Args:
-        on_stray: gets what the peer may not send on this link.
-        on_end: called once, with the reason, when the link ends.
-    """
-
-    def run() -> None:
-        try:
-            while True:
-                received = link.receive()
-                if isinstance(received.message, link.peer_may_send):
-                    on_message(received, time.monotonic_ns())
-                else:
-                    on_stray(received)
-        except (LinkClosedError, RemoteProtocolError) as error:
-            on_end(error)
-
-    thread = threading.Thread(target=run, name=f"read {link.peer}", daemon=True)
-    thread.start()
-    return thread
 
 
 def _configure(sock: socket.socket) -> None:

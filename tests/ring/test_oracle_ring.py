@@ -14,7 +14,9 @@ from oracle_ring import CONTEXT_LEN, OracleRing, continuation, repetitive_truth
 from engine.coordinator.job import JobRequest, JobResult, make_levers
 from engine.errors import ConfigError, LinkClosedError
 from engine.stage.job import Forward, Report, StageIdentity
+from engine.transport.link import Link
 from engine.transport.message import (
+    AnyMessage,
     JobErrorReport,
     Levers,
     Noop,
@@ -85,6 +87,41 @@ def test_a_compute_bound_ring_drops_stale_frames_uncomputed() -> None:
     dropped = sum(item.stale_dropped for item in result.statements)
     assert dropped > 0, "no stale frame was dropped"
     assert_drained(result)
+
+
+@pytest.mark.parametrize("num_stages", [1, 3])
+def test_noops_keep_links_warm_in_a_job_and_change_nothing(
+    num_stages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches a noop that is forwarded, answered, counted as a frame or a stray, and links that
+    are kept warm after the job, or in one that did not ask for it."""
+    posted: list[str] = []
+    offer = Link.offer
+
+    def noted(link: Link, message: AnyMessage) -> bool:
+        posted.append(link.peer)
+        return offer(link, message)
+
+    monkeypatch.setattr(Link, "offer", noted)
+    levers = make_levers(draft_len=2, depth=1, max_new_tokens=12)
+    warm = msgspec.structs.replace(levers, keepwarm_ms=20)
+    with OracleRing(num_stages, TRUTH, delay_s=0.2) as ring, ring.session() as session:
+        cold = session.run(request(levers))
+        assert not posted
+        result = session.run(request(warm))
+        assert len(set(posted)) == num_stages + 1, "each of the N + 1 links has its sender"
+        time.sleep(0.1)
+        del posted[:]
+        time.sleep(0.2)
+        assert not posted, "the job is over"
+    assert result.output_ids == cold.output_ids and result.failure is None
+    assert_drained(result)
+    assert result.uncorrelated == 0
+    assert [item.uncorrelated for item in result.statements] == [0] * num_stages
+    # As many frames as without, and what they hold: a noop is no part of a job.
+    assert [item.frames_sent for item in result.statements] == [
+        item.frames_sent for item in cold.statements
+    ]
 
 
 def test_eos_and_random_prompts_end_exactly() -> None:

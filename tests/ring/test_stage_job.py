@@ -96,6 +96,7 @@ def test_hidden_states_of_another_form_are_the_jobs_error(
         ({"numeric_config": "f8"}, "numeric_config"),
         ({"reply": "text"}, "reply"),
         ({"sampling": Sampling(temperature="hot")}, "sampling"),
+        ({"keepwarm_ms": 5}, "keepwarm_ms"),
     ],
 )
 def test_levers_that_a_stage_does_not_know_fail_the_job(

@@ -14,8 +14,9 @@ from engine.errors import LinkClosedError
 from engine.transport import link as link_module
 from engine.transport.connection import Received
 from engine.transport.frame import MAX_PAYLOAD_LEN, Kind
-from engine.transport.link import Link, read_in_background
+from engine.transport.link import Link
 from engine.transport.message import Noop, Probe, ProbeAck, Reply, Verify
+from engine.transport.reader import read_in_background
 from engine.transport.roles import ROLES
 
 HIDDEN = {"hidden": torch.arange(200_000, dtype=torch.float32).reshape(-1, 100)}
