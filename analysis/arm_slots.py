@@ -17,6 +17,8 @@ _SLOTS: dict[str, tuple[int, str]] = {
     "null-ar": (0, "o"),
     "chain-k8": (1, "s"),
     "null": (1, "s"),
+    "ar-warm": (0, "D"),
+    "chain-warm": (2, "D"),
     "chain-m3": (1, "<"),
     "chain-k16": (2, "^"),
     "chain-k32": (2, "v"),

@@ -14,12 +14,21 @@ from collections.abc import Mapping
 import pandas as pd
 
 from analysis.counted_rules import fp8_bytes, fp8_text, frames_a_traversal, lossless, same_ids
+from analysis.effects import FASTER, INSIDE
 from analysis.load import Experiment
-from analysis.pair_rules import Pair, at_least, mean_at_least, never_slower_than, no_difference
+from analysis.pair_rules import (
+    Pair,
+    at_least,
+    mean_at_least,
+    never_slower_than,
+    no_difference,
+    over_all_cells,
+)
 from analysis.rule_parts import UNJUDGED, Rule
 from analysis.speed_rules import (
     faster_everywhere,
     never_slower,
+    overall,
     seal_speed,
     two_state_gain,
     verbatim_gain,
@@ -30,6 +39,7 @@ MIN_OF_BOUND, MIN_TWO_STATE_GAIN, MIN_LONG_GAIN = 0.95, 1.10, 12
 TO_BOUND = Pair("planner", "clairvoyant", null_of="chain-k8")
 TO_TWO_STATE = Pair("planner", "two-state", null_of="chain-k8")
 TO_AR = Pair("planner", "ar", null_of="ar")
+AR_WARM, MIN_WARM = Pair("ar-warm", "ar", null_of="ar"), 0.98
 DRAFTABLE = {  # experiment -> the cells that its H2 names
     "planner": ("verbatim-long", "json-extraction", "quoting", "mixed"),
     "planner-eu": ("verbatim-long", "mixed"),
@@ -59,8 +69,19 @@ def _planner_rules(draftable: tuple[str, ...]) -> Mapping[str, Rule]:
     }
 
 
+def _keepwarm_rules(expected: str) -> Mapping[str, Rule]:
+    """Of noops on silent links, on and off."""
+    return {
+        "H1": overall("chain-warm", "chain-k8", expected),
+        "H2": over_all_cells(AR_WARM, MIN_WARM),
+        "H3": lossless,
+    }
+
+
 RULES: Mapping[str, Mapping[str, Rule]] = {
     **{name: _planner_rules(cells) for name, cells in DRAFTABLE.items()},
+    "keepwarm": _keepwarm_rules(FASTER),
+    "keepwarm-bbr": _keepwarm_rules(INSIDE),
     "acceptance": {"H1": independence_rejected, "H2": match_predicts, "H3": lossless},
     "two-state": {
         "H1": two_state_gain,

@@ -106,6 +106,16 @@ def mean_at_least(pair: Pair, claim: float, *cells: str) -> Rule:
     return judge
 
 
+def over_all_cells(pair: Pair, claim: float) -> Rule:
+    """`mean_at_least` over the cells of the plan, whichever they are."""
+
+    def judge(experiment: Experiment) -> Outcome:
+        cells = [cell.name for cell in experiment.plan.cells]
+        return mean_at_least(pair, claim, *cells)(experiment)
+
+    return judge
+
+
 def never_slower_than(pair: Pair, *cells: str) -> Rule:
     """On no cell the pair's whole interval lies below the null band."""
     return _never(pair, (SLOWER,), cells)

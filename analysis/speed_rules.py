@@ -109,6 +109,29 @@ def faster_everywhere(arm: str, base: str) -> Rule:
     return judge
 
 
+def overall(arm: str, base: str, *claimed: str) -> Rule:
+    """keepwarm H1: the arm's verdict over all cells is one of these."""
+
+    @timed
+    def judge(experiment: Experiment) -> Outcome:
+        jobs = jobs_frame(experiment)
+        if jobs.empty:
+            return UNJUDGED
+        arms = experiment.measured_arms()
+        ratios, band = ratio_table(jobs, experiment.plan, base, arms)
+        judged = _judged(ratios[ratios["cell"] == ALL_CELLS])
+        chosen = judged[judged["arm"] == arm]
+        if chosen.empty:
+            return UNJUDGED
+        row = chosen.iloc[0]
+        measured = f"{interval_words(row)}; null band {band.low:.3f} … {band.high:.3f}"
+        if row["verdict"] in claimed:
+            return measured, HOLDS
+        return measured, UNRESOLVED if row["verdict"] == REACHES else FAILS
+
+    return judge
+
+
 def seal_speed(arm: str) -> Rule:
     """seal H1, H2: the interval over all cells lies at or above the claim, or below it."""
 

@@ -66,8 +66,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--links",
             choices=("relay", "netns"),
-            default="relay",
-            help="how links are emulated: bytes through a relay, or packets between namespaces",
+            help="how links are emulated: bytes through a relay, or packets between namespaces; "
+            "default: the experiment's",
         )
         command.add_argument("--stages", type=int)
         command.add_argument("--suite", default=defaults.SUITE, help="seals the frames, or plain")
@@ -126,7 +126,8 @@ def _select(asked: argparse.Namespace) -> Selection:
 
 
 def _ring_config(asked: argparse.Namespace, profile: LinkProfile, files: ModelFiles) -> RingConfig:
-    num_stages = asked.stages or get_experiment(asked.experiment).num_stages
+    experiment = get_experiment(asked.experiment)
+    num_stages = asked.stages or experiment.num_stages
     profile.links(num_stages)  # refuses a profile that lists links for another number of stages
     return RingConfig(
         num_stages=num_stages,
@@ -137,7 +138,7 @@ def _ring_config(asked: argparse.Namespace, profile: LinkProfile, files: ModelFi
         suite=suite_named(asked.suite).name,
         kernel=host_kernel("f32"),
         max_kv_size=0,
-        links=asked.links,
+        links=asked.links or experiment.links,
     )
 
 

@@ -44,6 +44,7 @@ class Arm:
         reply: what the last stage answers with, "ids" or "logits".
         suite: ring lever: what seals the frames; None: the run's default.
         num_stages: ring lever; None: the run's default.
+        keepwarm_ms: silence on a link before a noop; 0: none.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Arm:
     reply: str = "ids"
     suite: str | None = None
     num_stages: int | None = None
+    keepwarm_ms: int = 0
     description: str
 
 
@@ -90,6 +92,7 @@ REFERENCE_ARMS = {"f32": "ar", "fp8": "ar-fp8", "int4": "ar-int4"}
 LOSSY_WIRES = tuple(name for name, config in NUMERIC_CONFIGS.items() if config.wire != "f32")
 # null arm -> the arm it repeats
 NULL_PAIRS = {"null": BASE_ARM, "null-ar": "ar", "null-seal": "seal-none"}
+WARM_MS = 100  # half of the least time after which Linux takes a window back (TCP_RTO_MIN, 200 ms)
 FRAME_STAGES = (1, 2, 3, 4)  # rings on which frames a traversal are counted
 
 _AR = _autoregressive("ar", "One token a traversal: no drafts, one frame in flight.")
@@ -110,6 +113,11 @@ def _planned(name: str, policy: str, drafter: str, description: str) -> Arm:
 
 def _sealed(name: str, suite: str, description: str) -> Arm:
     return replace(_BASE, name=name, suite=suite, description=description)
+
+
+def _warm(name: str, arm: Arm) -> Arm:
+    words = f"{arm.name}, a noop on each link after {WARM_MS} ms of silence."
+    return replace(arm, name=name, keepwarm_ms=WARM_MS, description=words)
 
 
 def _counted(num_stages: int, reply: str) -> Arm:
@@ -191,6 +199,8 @@ ARMS: dict[str, Arm] = {
             numeric_config="int4",
             description=f"{BASE_ARM}, weights in 4 bits.",
         ),
+        _warm("ar-warm", _AR),
+        _warm("chain-warm", _BASE),
         *(_counted(num_stages, "ids") for num_stages in FRAME_STAGES),
         *(_counted(num_stages, "logits") for num_stages in FRAME_STAGES),
     )
@@ -213,6 +223,7 @@ PLANNER_ARMS = (
     CLAIRVOYANT,
     ORACLE,
 )
+KEEPWARM_ARMS = ("ar", "null-ar", "ar-warm", BASE_ARM, "null", "chain-warm")
 FRAME_ARMS = tuple(f"{reply}-s{n}" for reply in ("ids", "logits") for n in FRAME_STAGES)
 
 

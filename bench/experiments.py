@@ -7,8 +7,6 @@ experiment is one entry. Must never know how a job runs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 from bench.arms import (
     BASE_ARM,
@@ -16,49 +14,14 @@ from bench.arms import (
     FP8_ARMS,
     FRAME_ARMS,
     INT4_ARMS,
+    KEEPWARM_ARMS,
     PLANNER_ARMS,
     SEAL_ARMS,
 )
 from bench.cells import Cell, load_cells, quick_cells, study_cells
+from bench.experiment import FAILED_JOBS, Experiment, Scale
 from engine import defaults
 from engine.errors import unknown_name
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How much of an experiment is run."""
-
-    cells: Literal["all", "quick", "study"] | tuple[str, ...]
-    max_new_tokens: int | None  # None: each cell's own budget
-    reps: int
-
-
-_FAILED_JOBS = "Failed jobs and jobs of a block whose reference failed; each is listed."
-_REFERENCES = "Reference jobs enter no speed."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
-    """A registry entry.
-
-    Attributes:
-        base_arm: what the null arm repeats; None: nothing is timed, so no null is needed, and
-            whoever reads the receipts must compare no speed.
-        scales: by name; what is committed was run as `full`.
-        num_stages: of the ring that arms do not leave.
-        alpha: level of the tests, as a decimal string.
-    """
-
-    name: str
-    arms: tuple[str, ...]
-    base_arm: str | None
-    profile: str
-    scales: Mapping[str, Scale]
-    hypotheses: tuple[str, ...]
-    num_stages: int = defaults.NUM_STAGES
-    alpha: str = "0.05"
-    exclusions: tuple[str, ...] = (_FAILED_JOBS, _REFERENCES)
-
 
 _QUICK = Scale(cells="quick", max_new_tokens=32, reps=1)
 _COUNTING = Scale(cells=("chat",), max_new_tokens=16, reps=1)
@@ -96,7 +59,33 @@ def _planner(name: str, profile: str, cells: tuple[str, ...] | None, num_stages:
     )
 
 
+def _keepwarm(name: str, control: str, expected: str) -> Experiment:
+    """Noops on silent links, on and off, under one congestion control of the kernel's own TCP."""
+    return Experiment(
+        name=name,
+        arms=KEEPWARM_ARMS,
+        base_arm=BASE_ARM,
+        profile=f"wan-275-{control}",
+        links="netns",
+        scales={
+            "quick": _QUICK,
+            "full": Scale(
+                cells=("verbatim", "json-extraction", "summary"), max_new_tokens=48, reps=4
+            ),
+        },
+        hypotheses=(
+            _SPEED,
+            f"H1: over all cells, chain-warm is {expected} chain-k8 (frames of 20 KB).",
+            "H2: over all cells, ar-warm decodes at 0.98 or more of the speed of ar (frames of 2 "
+            "KB, which fit the first window).",
+            "H3: every job is lossless.",
+        ),
+    )
+
+
 _ENTRIES = (
+    _keepwarm("keepwarm", "cubic", "faster, beyond the null band, than"),
+    _keepwarm("keepwarm-bbr", "bbr", "inside the null band of"),
     _planner("planner", "wan-275", None, defaults.NUM_STAGES),
     _planner("planner-eu", "eu-ring", ("verbatim-long", "mixed", "chat"), defaults.NUM_STAGES),
     _planner("planner-six", "wan-275", ("verbatim-long", "mixed", "chat"), 6),
@@ -126,7 +115,7 @@ _ENTRIES = (
         ),
         alpha="0.01",
         exclusions=(
-            _FAILED_JOBS,
+            FAILED_JOBS,
             "A job that an error or a deadline ended enters context_e only.",
             "Bits behind the first n of a request (DESIGN section 14) enter context_e only.",
         ),
@@ -236,7 +225,7 @@ _ENTRIES = (
             "and with logits.",
             "H2: every job is lossless.",
         ),
-        exclusions=(_FAILED_JOBS,),
+        exclusions=(FAILED_JOBS,),
     ),
 )
 

@@ -14,7 +14,7 @@ import msgspec
 from bench.arms import LOSSY_WIRES, NULL_PAIRS, get_arm, reference_arm
 from bench.bounds import STAND_INS
 from bench.cells import Cell
-from bench.experiments import Experiment
+from bench.experiment import Experiment
 from bench.schedule import make_schedule
 from bench.schema import (
     Build,
@@ -76,6 +76,7 @@ def arm_levers(arm_name: str, max_new_tokens: int) -> Levers:
         max_new_tokens=max_new_tokens,
         numeric_config=arm.numeric_config,
         reply=arm.reply,
+        keepwarm_ms=arm.keepwarm_ms,
     )
     return msgspec.structs.replace(levers, policy=arm.policy, drafter=arm.drafter)
 

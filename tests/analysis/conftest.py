@@ -71,6 +71,12 @@ def planner_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
 
 
 @pytest.fixture(scope="session")
+def keepwarm_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
+    """Three cells, four reps; noops take two fifths off a chain's times and nothing off ar's."""
+    return _invented(tmp_path_factory, "keepwarm")
+
+
+@pytest.fixture(scope="session")
 def two_state_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
     """Four cells, four reps; 8 or 16 drafts beside 8."""
     return _invented(tmp_path_factory, "two-state")

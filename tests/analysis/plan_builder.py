@@ -36,6 +36,8 @@ ARM_LEVERS = {
     "chain-k16": (16, 16, 4),
     "two-state": (8, 16, 4),
     "chain-m3": (8, 8, 4),
+    "ar-warm": (0, 0, 1),
+    "chain-warm": (8, 8, 4),
     "chain-k32": (32, 32, 4),
     "chain-k64": (64, 64, 4),
     **dict.fromkeys(("planner", "clairvoyant", "oracle"), (16, 16, 8)),
@@ -98,6 +100,12 @@ RECIPES = {
     ),
     "acceptance": Recipe(
         experiment="acceptance", arms=("accept-k8",), base_arm="", reps=1, output_len=24
+    ),
+    "keepwarm": Recipe(
+        experiment="keepwarm",
+        cells=("verbatim-copy", "json-extract", "summary"),
+        arms=("ar", "null-ar", "ar-warm", "chain-k8", "null", "chain-warm"),
+        slowness={"chain-warm": 0.6},
     ),
     "seal": Recipe(
         experiment="seal",

@@ -19,6 +19,7 @@ from bench.arms import (
     get_arm,
     reference_arm,
 )
+from bench.plan import arm_levers
 from engine.cluster.launch import CHECKOUT_DIR
 from engine.defaults import DEPTH, DRAFT_LEN, DRAFT_LEN_MAX
 from engine.errors import ConfigError
@@ -111,6 +112,17 @@ def test_int4_arms_differ_from_theirs_in_the_weights_only() -> None:
         assert get_arm(name).numeric_config == "int4"
         assert arm == dataclasses.replace(get_arm(exact), description="")
     assert reference_arm("int4").name == "ar-int4" != reference_arm("f32").name
+
+
+def test_warm_arms_differ_from_theirs_in_the_noops_only() -> None:
+    """Catches an A/B of keep-warm that also changes something else, or nothing."""
+    for name, cold in (("ar-warm", "ar"), ("chain-warm", BASE_ARM)):
+        arm = get_arm(name)
+        assert 0 < arm.keepwarm_ms < 200, "a window is taken back after 200 ms at the earliest"
+        assert arm_levers(name, 8).keepwarm_ms == arm.keepwarm_ms
+        assert dataclasses.replace(
+            arm, name=cold, keepwarm_ms=0, description=""
+        ) == dataclasses.replace(get_arm(cold), description="")
 
 
 def test_counting_arms_are_ar_on_each_ring_with_each_reply() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from bench import experiments
 from bench.arms import BASE_ARM, NULL_PAIRS
-from bench.experiments import EXPERIMENTS, Experiment, Scale, choose_cells, get_experiment
+from bench.experiment import Experiment, Scale
+from bench.experiments import EXPERIMENTS, choose_cells, get_experiment
 from bench.plan import Selection, check_selection
 from bench.receipt import parse_document
 from bench.schema import Plan

@@ -20,6 +20,8 @@ LOOPS_MS = {
     "eu-ring": 105,
     "jittery": 150,
     "wan-275": 275,
+    "wan-275-bbr": 275,
+    "wan-275-cubic": 275,
 }
 LISTED = {"transatlantic": 98}  # of unequal links, made for four stages
 # As receipts know them: a file that is edited must not pass for the profile that was measured.
