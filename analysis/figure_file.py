@@ -22,7 +22,6 @@ from matplotlib.figure import Figure
 
 from analysis.arm_slots import OTHER_COLOUR, slot_of
 from analysis.folders import REPOSITORY
-from analysis.load import Experiment
 
 STYLE_FILE = REPOSITORY / "paper" / "style.mplstyle"
 MAX_IDS_IN_METADATA = 16  # more ids go into a file beside the figure
@@ -70,18 +69,18 @@ def caption(figure: Figure, text: str) -> None:
     figure.supxlabel(lines, fontsize=7, color=CAPTION_COLOUR, x=0.01, ha="left")
 
 
-def save(drawing: Drawing, name: str, experiment: Experiment, folder: Path) -> list[Path]:
+def save(drawing: Drawing, name: str, source: str, folder: Path) -> list[Path]:
     """Write `<name>.svg`, `.pdf`, `.csv` and, if the receipts are many, `.ids.txt`.
+
+    Args:
+        source: what the receipts drawn are part of, for the files' metadata.
 
     Returns:
         The paths written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     figure, ids = drawing.figure, drawing.receipt_ids
-    provenance = (
-        f"experiment {experiment.plan.experiment}; receipt set {experiment.receipt_set_digest}; "
-        f"{len(ids)} receipts drawn"
-    )
+    provenance = f"{source}; {len(ids)} receipts drawn"
     paths = [folder / f"{name}.{ending}" for ending in ("svg", "pdf", "csv")]
     if len(ids) <= MAX_IDS_IN_METADATA:
         keywords = f"{provenance}: {', '.join(ids)}"

@@ -8,21 +8,17 @@ measurement: the table of its error stands beside. Must never know files of rece
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import pandas as pd
 
-from analysis.folders import COMMITTED, SIGNATURE_ENDING, default_key_folders
 from analysis.load import Experiment, jobs_frame
+from analysis.study_records import STUDIES, StudyRecord, study_records
 from analysis.table_parts import make_spec
 from analysis.table_spec import TableSpec, number, text
-from bench.receipt import load_signed, receipt_id
 from bench.schema import Study
-from engine.trust.identity import load_public_keys
 
-STUDIES = COMMITTED / "studies"
 STUDY = "replay"
 FIXED = re.compile(r"fixed-k(\d+)-d(\d+)")
 NS_PER_S = 1_000_000_000
@@ -30,30 +26,18 @@ BOUND = "clairvoyant"
 PLANNER = "planner"
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """A record that is known to be of an experiment."""
-
-    record: Study
-    record_id: str
-
-
-def find_replay(experiment: Experiment, folder: Path = STUDIES) -> Replay | None:
+def find_replay(experiment: Experiment, folder: Path = STUDIES) -> StudyRecord | None:
     """The newest signed replay of this experiment's receipts; None: none was recorded.
 
     Raises:
         ReceiptError: a record is damaged or signed by nobody known.
     """
-    keys = load_public_keys(*default_key_folders())
     own = set(experiment.receipt_ids)
-    found = []
-    for path in sorted((folder / STUDY).glob("*.json")):
-        if path.name.endswith(SIGNATURE_ENDING):
-            continue
-        record, body = load_signed(path, Study, keys)
-        if record.rows and {row["receipt"] for row in record.rows} <= own:
-            found.append(Replay(record, receipt_id(body)))
-    return max(found, key=lambda replay: replay.record.created, default=None)
+    for found in study_records(STUDY, folder):
+        rows = found.record.rows
+        if rows and {row["receipt"] for row in rows} <= own:
+            return found
+    return None
 
 
 def replay_frame(record: Study) -> pd.DataFrame:
@@ -76,7 +60,7 @@ def replay_tables(experiment: Experiment) -> list[TableSpec]:
     return [grid_table(experiment, replay), error_table(experiment, replay)] if replay else []
 
 
-def grid_table(experiment: Experiment, replay: Replay) -> TableSpec:
+def grid_table(experiment: Experiment, replay: StudyRecord) -> TableSpec:
     """The planner beside the best fixed length and depth of the grid, and beside its bound."""
     replayed = replay_frame(replay.record)
     speeds = replayed.set_index(["cell", "arm"])["tok_per_s"]
@@ -117,7 +101,7 @@ def grid_table(experiment: Experiment, replay: Replay) -> TableSpec:
     return make_spec(experiment, "replay_grid", title, frame, columns, notes)
 
 
-def error_table(experiment: Experiment, replay: Replay) -> TableSpec:
+def error_table(experiment: Experiment, replay: StudyRecord) -> TableSpec:
     """Replayed against measured speed of every arm that ran, by cell."""
     replayed = replay_frame(replay.record)
     jobs = jobs_frame(experiment)
@@ -150,7 +134,7 @@ def _error_notes(frame: pd.DataFrame) -> list[str]:
     ]
 
 
-def _settings_note(replay: Replay) -> str:
+def _settings_note(replay: StudyRecord) -> str:
     settings = replay.record.settings
     return (
         f"Ring: {settings['profile']}, {settings['num_stages']} stages, overlap "

@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
+from analysis import keepwarm
 from analysis.breakdown_table import breakdown_table, has_breakdown
 from analysis.comparison_tables import fp8_ids_table, fp8_speed_table, seal_table
 from analysis.determinism import determinism_table
@@ -29,6 +30,7 @@ from analysis.planner_tables import regret_table, stale_table
 from analysis.power_tables import power_table, size_table
 from analysis.published import published_table
 from analysis.replay_tables import replay_tables
+from analysis.study_records import PRODUCTS, STUDIES, study_records
 from analysis.study_tables import (
     group_tests_table,
     match_table,
@@ -224,6 +226,18 @@ def all_tables(experiment: Experiment) -> list[TableSpec]:
     return [*(maker(experiment) for maker in makers), *replay_tables(experiment)]
 
 
+def study_record_tables(records: Path = STUDIES) -> list[TableSpec]:
+    """Tables of signed study records that belong to no experiment."""
+    return [keepwarm.pause_table(found) for found in study_records(keepwarm.STUDY, records)[:1]]
+
+
+def _give_out(specs: list[TableSpec], console: Console, out: Path, no_write: bool) -> None:
+    for spec in specs:
+        spec.show(console)
+        for path in () if no_write else spec.write(out):
+            console.print(f"wrote {path}", soft_wrap=True, highlight=False)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m analysis.tables", description=__doc__)
@@ -238,10 +252,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         for folder in find_experiments(options.receipts):
             out = product_folder("tables", options.receipts, folder.name, options.out)
-            for spec in all_tables(load_experiment(folder)):
-                spec.show(console)
-                for path in () if options.no_write else spec.write(out):
-                    console.print(f"wrote {path}", soft_wrap=True, highlight=False)
+            _give_out(all_tables(load_experiment(folder)), console, out, options.no_write)
+        if not options.receipts:
+            out = product_folder("tables", "", PRODUCTS, options.out)
+            _give_out(study_record_tables(), console, out, options.no_write)
     except LonghaulError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

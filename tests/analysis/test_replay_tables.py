@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from analysis.load import Experiment, load_experiment
-from analysis.replay_tables import Replay, error_table, find_replay, grid_table
+from analysis.replay_tables import error_table, find_replay, grid_table
+from analysis.study_records import StudyRecord
 from bench.receipt import receipt_id, write_signed
 from bench.schema import Study
 from engine.errors import ReceiptError
@@ -64,7 +65,7 @@ def written(folder: Path, record: Study, identity: Identity) -> str:
 
 def test_the_best_fixed_setting_is_of_the_grid(planner: Experiment) -> None:
     """Catches an arm outside the grid that counts as fixed, and a ratio upside down."""
-    rows = grid_table(planner, Replay(record_of(planner), "id")).rows
+    rows = grid_table(planner, StudyRecord(record_of(planner), "id")).rows
     assert list(rows["cell"]) == [cell.name for cell in planner.plan.cells]
     for _, row in rows.iterrows():
         assert row["best"] == "k 32, depth 4" and row["best_tok_per_s"] == pytest.approx(25.0)
@@ -75,13 +76,13 @@ def test_a_replay_without_grid_has_no_best(planner: Experiment) -> None:
     """Catches a table that fails where only arms were replayed."""
     record = record_of(planner)
     rows = [row for row in record.rows if not str(row["arm"]).startswith("fixed")]
-    table = grid_table(planner, Replay(msgspec.structs.replace(record, rows=rows), "id"))
+    table = grid_table(planner, StudyRecord(msgspec.structs.replace(record, rows=rows), "id"))
     assert table.rows["of_best"].isna().all() and table.rows["of_bound"].notna().all()
 
 
 def test_the_error_is_of_arms_that_ran(planner: Experiment) -> None:
     """Catches settings of the grid that are held against nothing, and means in place of medians."""
-    rows = error_table(planner, Replay(record_of(planner), "id")).rows
+    rows = error_table(planner, StudyRecord(record_of(planner), "id")).rows
     assert set(rows["arm"]) == {"planner", "clairvoyant"}
     for _, row in rows.iterrows():
         jobs = [

@@ -1,0 +1,46 @@
+"""The only reader of signed study records (`bench.study_record`) in the analysis and paper rooms.
+
+Guarantees: a record is used only if its signature by a known key holds over its exact bytes; the
+newest comes first. Must never know what a study measures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.folders import COMMITTED, SIGNATURE_ENDING, default_key_folders
+from bench.receipt import load_signed, receipt_id
+from bench.schema import Study
+from engine.trust.identity import load_public_keys
+
+STUDIES = COMMITTED / "studies"
+PRODUCTS = "studies"  # their tables and figures lie in a folder of this name
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRecord:
+    """A verified record and its id."""
+
+    record: Study
+    record_id: str
+
+    @property
+    def provenance(self) -> str:
+        """What a product says that it was made from."""
+        return f"study {self.record.study}; record {self.record_id}"
+
+
+def study_records(study: str, folder: Path = STUDIES) -> list[StudyRecord]:
+    """All records of a study, the newest first.
+
+    Raises:
+        ReceiptError: one is damaged or signed by nobody known.
+    """
+    keys = load_public_keys(*default_key_folders())
+    found = []
+    for path in sorted((folder / study).glob("*.json")):
+        if not path.name.endswith(SIGNATURE_ENDING):
+            record, body = load_signed(path, Study, keys)
+            found.append(StudyRecord(record, receipt_id(body)))
+    return sorted(found, key=lambda found: found.record.created, reverse=True)
