@@ -83,6 +83,24 @@ tables: $(STAMP) ## write every table; without RECEIPTS=dir also the numbers and
 	$(PYTHON) -m analysis.tables $(RECEIPTS_FLAG)
 	$(if $(RECEIPTS),,$(PYTHON) -m analysis.numbers && $(PYTHON) -m analysis.readme)
 
+STUDY = $(PYTHON) -m bench run --scale full --experiment
+.PHONY: study-seal study-keepwarm study-wire study-k study-depth study-stages
+study-seal: $(STAMP) ## sealing: A/B on a ring, and its cost between two processes (40 minutes)
+	$(STUDY) seal
+	$(PYTHON) -m bench.studies.seal_cost --record build/receipts/studies
+study-keepwarm: $(STAMP) ## noops on silent links: one link, and rings under cubic and bbr (as root; 50 minutes)
+	$(PYTHON) -m bench.studies.keepwarm --record build/receipts/studies
+	$(STUDY) keepwarm
+	$(STUDY) keepwarm-bbr
+study-wire: $(STAMP) ## fp8 between stages (15 minutes)
+	$(STUDY) fp8
+study-k: $(STAMP) ## draft length, 4 to 64 (25 minutes)
+	$(STUDY) k
+study-depth: $(STAMP) ## frames in flight, 1 to 8 (25 minutes)
+	$(STUDY) depth
+study-stages: $(STAMP) ## rings of 1 to 6 stages (25 minutes)
+	$(STUDY) stages
+
 .PHONY: power
 power: $(STAMP) ## simulate the power and size of the study's tests into paper/power (about an hour on 2 cores)
 	$(PYTHON) -m analysis.power

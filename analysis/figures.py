@@ -46,6 +46,7 @@ from analysis.panels import (
 from analysis.power import STUDY_ARM
 from analysis.study_figures import draw_matches, draw_power, draw_prompts, is_simulated
 from analysis.study_records import PRODUCTS, STUDIES, study_records
+from analysis.sweep_figure import LEVERS, draw_sweep
 from bench.schema import Plan
 from engine.errors import LonghaulError, ReceiptError
 
@@ -112,6 +113,7 @@ FIGURES: Mapping[str, Painter] = {
 }
 # By experiment, where its own question needs others.
 OWN_FIGURES: Mapping[str, Mapping[str, Painter]] = {
+    **{name: {**FIGURES, "sweep": draw_sweep} for name in LEVERS},
     "seal": {"seal_ratios": draw_comparisons},
     "fp8": {"fp8_ratios": draw_comparisons},
     "frames": {"frames_by_stages": draw_frames_by_stages},

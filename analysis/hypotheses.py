@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from analysis.counted_rules import fp8_bytes, fp8_text, frames_a_traversal, lossless, same_ids
-from analysis.effects import FASTER, INSIDE
+from analysis.effects import FASTER, INSIDE, SLOWER
 from analysis.load import Experiment
 from analysis.pair_rules import (
     Pair,
@@ -28,10 +28,9 @@ from analysis.rule_parts import UNJUDGED, Rule
 from analysis.speed_rules import (
     faster_everywhere,
     never_slower,
-    overall,
     seal_speed,
-    two_state_gain,
     verbatim_gain,
+    verdict_on,
 )
 from analysis.study_rules import independence_rejected, match_predicts
 
@@ -45,7 +44,9 @@ DRAFTABLE = {  # experiment -> the cells that its H2 names
     "planner-eu": ("verbatim-long", "mixed"),
     "planner-six": ("verbatim-long", "mixed"),
 }
-TWO_STATE_TO_BASE = Pair("two-state", "chain-k8", null_of="chain-k8")
+BASE = "chain-k8"
+TWO_STATE_TO_BASE = Pair("two-state", BASE, null_of=BASE)
+TWO_STATE_GAIN = verdict_on("two-state", BASE, FASTER, "verbatim-long")
 
 
 def outcomes(experiment: Experiment) -> pd.DataFrame:
@@ -72,7 +73,7 @@ def _planner_rules(draftable: tuple[str, ...]) -> Mapping[str, Rule]:
 def _keepwarm_rules(expected: str) -> Mapping[str, Rule]:
     """Of noops on silent links, on and off."""
     return {
-        "H1": overall("chain-warm", "chain-k8", expected),
+        "H1": verdict_on("chain-warm", BASE, expected),
         "H2": over_all_cells(AR_WARM, MIN_WARM),
         "H3": lossless,
     }
@@ -80,18 +81,21 @@ def _keepwarm_rules(expected: str) -> Mapping[str, Rule]:
 
 RULES: Mapping[str, Mapping[str, Rule]] = {
     **{name: _planner_rules(cells) for name, cells in DRAFTABLE.items()},
+    "k": {"H1": verdict_on("chain-k32", BASE, FASTER, "verbatim"), "H2": lossless},
+    "depth": {"H1": verdict_on("chain-d1", BASE, SLOWER, "verbatim"), "H2": lossless},
+    "stages": {"H1": lossless},
     "keepwarm": _keepwarm_rules(FASTER),
     "keepwarm-bbr": _keepwarm_rules(INSIDE),
     "acceptance": {"H1": independence_rejected, "H2": match_predicts, "H3": lossless},
     "two-state": {
-        "H1": two_state_gain,
+        "H1": TWO_STATE_GAIN,
         "H2": no_difference(TWO_STATE_TO_BASE, "summary", "reasoning", "chat"),
         "H3": lossless,
     },
     "decode": {
         "H1": verbatim_gain,
         "H2": never_slower,
-        "H3": two_state_gain,
+        "H3": TWO_STATE_GAIN,
         "H4": lossless,
     },
     "seal": {

@@ -84,16 +84,24 @@ def never_slower(experiment: Experiment) -> Outcome:
     return for_each(judged, wanted, is_slower, "; ".join(shown) or "none slower")
 
 
-@timed
-def two_state_gain(experiment: Experiment) -> Outcome:
-    """decode H3: the verdict of the table against chain-k8."""
-    judged = _judged(_ratios(experiment, "chain-k8"))
-    chosen = judged[(judged["arm"] == "two-state") & (judged["cell"] == "verbatim-long")]
-    if chosen.empty:
-        return UNJUDGED
-    row = chosen.iloc[0]
-    outcomes = {FASTER: HOLDS, REACHES: UNRESOLVED}
-    return interval_words(row), outcomes.get(row["verdict"], FAILS)
+def verdict_on(arm: str, base: str, claimed: str, cell: str = ALL_CELLS) -> Rule:
+    """The verdict of the table against `base`, on one cell or over all of them, is the claimed."""
+
+    @timed
+    def judge(experiment: Experiment) -> Outcome:
+        jobs = jobs_frame(experiment)
+        if jobs.empty:
+            return UNJUDGED
+        ratios, _ = ratio_table(jobs, experiment.plan, base, experiment.measured_arms())
+        judged = _judged(ratios[ratios["ratio"].notna()])
+        chosen = judged[(judged["arm"] == arm) & (judged["cell"] == cell)]
+        if chosen.empty:
+            return UNJUDGED
+        row = chosen.iloc[0]
+        outcomes = {claimed: HOLDS, REACHES: UNRESOLVED}
+        return interval_words(row), outcomes.get(row["verdict"], FAILS)
+
+    return judge
 
 
 def faster_everywhere(arm: str, base: str) -> Rule:
@@ -105,29 +113,6 @@ def faster_everywhere(arm: str, base: str) -> Rule:
         chosen = judged[judged["arm"] == arm]
         wanted = [(arm, cell.name) for cell in experiment.plan.cells]
         return for_each(chosen, wanted, chosen["verdict"] != FASTER, by_cell(chosen))
-
-    return judge
-
-
-def overall(arm: str, base: str, *claimed: str) -> Rule:
-    """keepwarm H1: the arm's verdict over all cells is one of these."""
-
-    @timed
-    def judge(experiment: Experiment) -> Outcome:
-        jobs = jobs_frame(experiment)
-        if jobs.empty:
-            return UNJUDGED
-        arms = experiment.measured_arms()
-        ratios, band = ratio_table(jobs, experiment.plan, base, arms)
-        judged = _judged(ratios[ratios["cell"] == ALL_CELLS])
-        chosen = judged[judged["arm"] == arm]
-        if chosen.empty:
-            return UNJUDGED
-        row = chosen.iloc[0]
-        measured = f"{interval_words(row)}; null band {band.low:.3f} … {band.high:.3f}"
-        if row["verdict"] in claimed:
-            return measured, HOLDS
-        return measured, UNRESOLVED if row["verdict"] == REACHES else FAILS
 
     return judge
 

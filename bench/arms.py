@@ -120,6 +120,13 @@ def _warm(name: str, arm: Arm) -> Arm:
     return replace(arm, name=name, keepwarm_ms=WARM_MS, description=words)
 
 
+def _swept(letter: str, lever: str, value: int, words: str) -> Arm:
+    """The base arm with one lever turned."""
+    name, description = f"chain-{letter}{value}", f"{BASE_ARM}, {value} {words}."
+    changed: dict[str, int] = {lever: value}
+    return replace(_BASE, name=name, description=description, **changed)
+
+
 def _counted(num_stages: int, reply: str) -> Arm:
     return replace(
         _AR,
@@ -199,6 +206,9 @@ ARMS: dict[str, Arm] = {
             numeric_config="int4",
             description=f"{BASE_ARM}, weights in 4 bits.",
         ),
+        _chain("chain-k4", 4, f"Frames of 4 n-gram drafts, {DEPTH} in flight."),
+        *(_swept("d", "depth", depth, "in flight") for depth in (1, 2, 8)),
+        *(_swept("s", "num_stages", num, "stages") for num in (1, 2, 3, 6)),
         _warm("ar-warm", _AR),
         _warm("chain-warm", _BASE),
         *(_counted(num_stages, "ids") for num_stages in FRAME_STAGES),
@@ -223,6 +233,10 @@ PLANNER_ARMS = (
     CLAIRVOYANT,
     ORACLE,
 )
+_FRAME = ("ar", "null-ar", BASE_ARM, "null")  # what every sweep stands beside
+LENGTH_ARMS = (*_FRAME, "chain-k4", "chain-k16", "chain-k32", "chain-k64")
+DEPTH_ARMS = (*_FRAME, "chain-d1", "chain-d2", "chain-d8")
+STAGE_ARMS = (*_FRAME, "chain-s1", "chain-s2", "chain-s3", "chain-s6")
 KEEPWARM_ARMS = ("ar", "null-ar", "ar-warm", BASE_ARM, "null", "chain-warm")
 FRAME_ARMS = tuple(f"{reply}-s{n}" for reply in ("ids", "logits") for n in FRAME_STAGES)
 

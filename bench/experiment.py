@@ -1,6 +1,7 @@
 """What an experiment is: arms, cells, repetitions, and what was expected beforehand.
 
-Guarantees: plain immutable values. Must never know which experiments there are, or how jobs run.
+Guarantees: plain immutable values; words that plans share are written once. Must never know which
+experiments there are, or how jobs run.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ class Scale:
 
 FAILED_JOBS = "Failed jobs and jobs of a block whose reference failed; each is listed."
 REFERENCES = "Reference jobs enter no speed."
+SPEED = "Primary metric: decode_tok_per_s, as paired log-ratios within a block."
+QUICK = Scale(cells="quick", max_new_tokens=32, reps=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,19 +14,17 @@ from bench.arms import (
     FP8_ARMS,
     FRAME_ARMS,
     INT4_ARMS,
-    KEEPWARM_ARMS,
     PLANNER_ARMS,
     SEAL_ARMS,
 )
 from bench.cells import Cell, load_cells, quick_cells, study_cells
-from bench.experiment import FAILED_JOBS, Experiment, Scale
+from bench.experiment import FAILED_JOBS, QUICK, SPEED, Experiment, Scale
+from bench.sweeps import SWEEPS
 from engine import defaults
 from engine.errors import unknown_name
 
-_QUICK = Scale(cells="quick", max_new_tokens=32, reps=1)
 _COUNTING = Scale(cells=("chat",), max_new_tokens=16, reps=1)
 
-_SPEED = "Primary metric: decode_tok_per_s, as paired log-ratios within a block."
 _DRAFTABLE = ("verbatim-long", "json-extraction", "quoting", "mixed")
 
 
@@ -43,11 +41,11 @@ def _planner(name: str, profile: str, cells: tuple[str, ...] | None, num_stages:
         profile=profile,
         num_stages=num_stages,
         scales={
-            "quick": _QUICK,
+            "quick": QUICK,
             "full": Scale(cells=cells or "all", max_new_tokens=None, reps=4),
         },
         hypotheses=(
-            _SPEED,
+            SPEED,
             "H1: planner decodes at 0.95 or more of the speed of clairvoyant on every cell.",
             f"H2: over the cells {' and '.join(draftable)} planner decodes at 1.10 or more of the "
             "speed of two-state, in geometric mean.",
@@ -59,33 +57,8 @@ def _planner(name: str, profile: str, cells: tuple[str, ...] | None, num_stages:
     )
 
 
-def _keepwarm(name: str, control: str, expected: str) -> Experiment:
-    """Noops on silent links, on and off, under one congestion control of the kernel's own TCP."""
-    return Experiment(
-        name=name,
-        arms=KEEPWARM_ARMS,
-        base_arm=BASE_ARM,
-        profile=f"wan-275-{control}",
-        links="netns",
-        scales={
-            "quick": _QUICK,
-            "full": Scale(
-                cells=("verbatim", "json-extraction", "summary"), max_new_tokens=48, reps=4
-            ),
-        },
-        hypotheses=(
-            _SPEED,
-            f"H1: over all cells, chain-warm is {expected} chain-k8 (frames of 20 KB).",
-            "H2: over all cells, ar-warm decodes at 0.98 or more of the speed of ar (frames of 2 "
-            "KB, which fit the first window).",
-            "H3: every job is lossless.",
-        ),
-    )
-
-
 _ENTRIES = (
-    _keepwarm("keepwarm", "cubic", "faster, beyond the null band, than"),
-    _keepwarm("keepwarm-bbr", "bbr", "inside the null band of"),
+    *SWEEPS,
     _planner("planner", "wan-275", None, defaults.NUM_STAGES),
     _planner("planner-eu", "eu-ring", ("verbatim-long", "mixed", "chat"), defaults.NUM_STAGES),
     _planner("planner-six", "wan-275", ("verbatim-long", "mixed", "chat"), 6),
@@ -126,7 +99,7 @@ _ENTRIES = (
         base_arm=BASE_ARM,
         profile="wan-275",
         scales={
-            "quick": _QUICK,
+            "quick": QUICK,
             "full": Scale(
                 cells=("verbatim-long", "summary", "reasoning", "chat"),
                 max_new_tokens=None,
@@ -134,7 +107,7 @@ _ENTRIES = (
             ),
         },
         hypotheses=(
-            _SPEED,
+            SPEED,
             "H1: two-state (8 or 16 drafts, up at 6) is faster than chain-k8 on verbatim-long "
             "beyond the null band.",
             "H2: two-state is neither faster nor slower than chain-k8 on summary, reasoning and "
@@ -149,7 +122,7 @@ _ENTRIES = (
         base_arm=BASE_ARM,
         profile=defaults.PROFILE,
         scales={
-            "quick": _QUICK,
+            "quick": QUICK,
             "full": Scale(cells="all", max_new_tokens=None, reps=4),
         },
         hypotheses=(
@@ -166,7 +139,7 @@ _ENTRIES = (
         base_arm="seal-none",
         profile="wan-275",
         scales={
-            "quick": _QUICK,
+            "quick": QUICK,
             "full": Scale(cells="quick", max_new_tokens=32, reps=6),
         },
         hypotheses=(
@@ -183,7 +156,7 @@ _ENTRIES = (
         base_arm=BASE_ARM,
         profile="wan-275",
         scales={
-            "quick": _QUICK,
+            "quick": QUICK,
             "full": Scale(cells=("verbatim", "summary", "reasoning"), max_new_tokens=32, reps=4),
         },
         hypotheses=(
@@ -201,7 +174,7 @@ _ENTRIES = (
         base_arm=BASE_ARM,
         profile="loopback",
         scales={
-            "quick": _QUICK,
+            "quick": QUICK,
             "full": Scale(cells="quick", max_new_tokens=None, reps=4),
         },
         hypotheses=(

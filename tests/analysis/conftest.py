@@ -71,6 +71,12 @@ def planner_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
 
 
 @pytest.fixture(scope="session")
+def depth_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
+    """Two cells, four reps; 1, 2, 4 and 8 frames in flight."""
+    return _invented(tmp_path_factory, "depth")
+
+
+@pytest.fixture(scope="session")
 def keepwarm_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
     """Three cells, four reps; noops take two fifths off a chain's times and nothing off ar's."""
     return _invented(tmp_path_factory, "keepwarm")

@@ -36,6 +36,9 @@ ARM_LEVERS = {
     "chain-k16": (16, 16, 4),
     "two-state": (8, 16, 4),
     "chain-m3": (8, 8, 4),
+    "chain-d1": (8, 8, 1),
+    "chain-d2": (8, 8, 2),
+    "chain-d8": (8, 8, 8),
     "ar-warm": (0, 0, 1),
     "chain-warm": (8, 8, 4),
     "chain-k32": (32, 32, 4),
@@ -100,6 +103,11 @@ RECIPES = {
     ),
     "acceptance": Recipe(
         experiment="acceptance", arms=("accept-k8",), base_arm="", reps=1, output_len=24
+    ),
+    "depth": Recipe(
+        experiment="depth",
+        cells=("verbatim-copy", "chat"),
+        arms=("ar", "null-ar", "chain-k8", "null", "chain-d1", "chain-d2", "chain-d8"),
     ),
     "keepwarm": Recipe(
         experiment="keepwarm",

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from bench import experiments
-from bench.arms import BASE_ARM, NULL_PAIRS
+from bench.arms import BASE_ARM, NULL_PAIRS, get_arm
 from bench.experiment import Experiment, Scale
 from bench.experiments import EXPERIMENTS, choose_cells, get_experiment
 from bench.plan import Selection, check_selection
 from bench.receipt import parse_document
 from bench.schema import Plan
+from bench.wan.profile import load_profile
 
 RECEIPTS_DIR = Path(__file__).resolve().parents[2] / "receipts"
 
@@ -78,3 +79,36 @@ def test_an_experiment_says_only_what_is_its_own(monkeypatch: pytest.MonkeyPatch
     assert entry.alpha == "0.05" and len(entry.exclusions) == 2
     fields = {field.name for field in dataclasses.fields(entry)}
     assert not fields & {"null_pairs"} and NULL_PAIRS["null"] == BASE_ARM
+
+
+@pytest.mark.parametrize(
+    ("name", "lever"),
+    [
+        ("k", "draft_len"),
+        ("depth", "depth"),
+        ("stages", "num_stages"),
+        ("keepwarm", "keepwarm_ms"),
+        ("keepwarm-bbr", "keepwarm_ms"),
+    ],
+)
+def test_a_sweep_turns_one_lever(name: str, lever: str) -> None:
+    """Catches an arm of a sweep that differs in something else too, or in nothing."""
+    swept = [get_arm(arm) for arm in get_experiment(name).arms]
+    values = set()
+    for arm in swept:
+        base = get_arm("ar" if arm.drafter == "none" else BASE_ARM)
+        unchanged = dataclasses.replace(
+            arm, name=base.name, description="", **{lever: getattr(base, lever)}
+        )
+        assert unchanged == dataclasses.replace(base, description="")
+        values.add(getattr(arm, lever))
+    assert len(values) > 1
+
+
+def test_experiments_on_packets_say_so() -> None:
+    """Catches a keep-warm study on relays, whose connections have no window worth keeping."""
+    for name in ("keepwarm", "keepwarm-bbr"):
+        experiment = get_experiment(name)
+        assert experiment.links == "netns"
+        control = load_profile(experiment.profile).congestion_control
+        assert control == ("bbr" if name.endswith("bbr") else "cubic")
