@@ -1,4 +1,4 @@
-"""`python -m bench run | plan | check | show | replay | prior | wan`.
+"""`python -m bench run | plan | check | show | pool | replay | prior | wan`.
 
 Guarantees: whatever goes wrong, finished receipts stay and no process stays behind.
 """
@@ -17,6 +17,7 @@ from bench import host, prior, replay_cli
 from bench.experiments import EXPERIMENTS, choose_cells, get_experiment, get_scale
 from bench.folders import choose_store
 from bench.plan import Selection, check_selection, host_kernel, make_plan
+from bench.pool import pool, pooled_table
 from bench.progress import RunView
 from bench.record import Surroundings
 from bench.rings import RingRecipe, RingSet, ring_key
@@ -85,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     prior_cli.add_argument("folders", type=Path, nargs="+")
     showing = commands.add_parser("show", help="explain receipts and study records")
     showing.add_argument("receipts", type=Path, nargs="+")
+    pooling = commands.add_parser("pool", help="put runs of one experiment together, if alike")
+    pooling.add_argument("folders", type=Path, nargs="+")
     netns_cli.add_arguments(commands.add_parser("wan", help="links in network namespaces"))
     return parser
 
@@ -242,6 +245,9 @@ def main(arguments: list[str] | None = None) -> int:
             from bench import check
 
             return check.main([str(asked.folder)])
+        if asked.command == "pool":
+            Console().print(pooled_table(pool(asked.folders, _keys())))
+            return 0
         if asked.command == "wan":
             return netns_cli.run(asked)
         for path in asked.receipts:
