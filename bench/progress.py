@@ -1,11 +1,14 @@
-"""What a person sees while an experiment runs: a bar with an estimate, off when not a terminal.
+"""What a person sees while an experiment runs: job, arm, speed so far, frames in flight, how many
+drafts were accepted, and an estimate; off when not a terminal.
 
-Guarantees: reads nothing but what it is told; a redirected run prints one plain line a job.
+Guarantees: reads nothing but what it is told; a redirected run prints one plain line a job. Must
+never know a receipt's meaning.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -14,6 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from bench import run
 from bench.schema import Plan, PlannedJobRow, Receipt
+from engine.coordinator.records import Standing
 
 
 class RunView:
@@ -65,10 +69,15 @@ class RunView:
         self._job_tokens = 0
         self._show(planned)
 
-    def _on_tokens(self, num_tokens: int) -> None:
+    def _on_tokens(self, num_tokens: int, standing: Callable[[], Standing]) -> None:
+        if not self._console.is_terminal:
+            return
         self._job_tokens += num_tokens
         elapsed_s = time.monotonic() - self._started_s
-        self._bar.update(self._task, eta=f"{self._job_tokens / elapsed_s:.1f} tok/s{self._eta()}")
+        now = standing()
+        accepted = f", {now.num_accepted / now.num_tested:.0%} accepted" if now.num_tested else ""
+        words = f"{self._job_tokens / elapsed_s:.1f} tok/s, {now.num_in_flight} in flight{accepted}"
+        self._bar.update(self._task, eta=f"{words}{self._eta()}")
 
     def _on_job_end(self, receipt: Receipt) -> None:
         position = receipt.position

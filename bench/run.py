@@ -23,6 +23,7 @@ from bench.rings import RingSet, WarmRing, ring_key
 from bench.schema import Plan, PlannedJobRow, Receipt
 from bench.store import ExperimentStore, now_rfc3339
 from engine.coordinator.job import JobRequest, JobResult
+from engine.coordinator.records import Standing
 from engine.errors import ConfigError, JobError, ReceiptError
 from engine.model.tokenizer import Tokenizer
 
@@ -34,7 +35,7 @@ class Progress:
     """What a watcher is told; all callbacks run on the main thread."""
 
     on_job_start: Callable[[PlannedJobRow], None]
-    on_tokens: Callable[[int], None]
+    on_tokens: Callable[[int, Callable[[], Standing]], None]
     on_job_end: Callable[[Receipt], None]
 
 
@@ -138,7 +139,9 @@ class ExperimentRun:
         )
         if reference is not None:
             request = knowing(request, reference.output_ids)
-        return warm.session.run(request, lambda ids: self._progress.on_tokens(len(ids)))
+        return warm.session.run(
+            request, lambda ids, standing: self._progress.on_tokens(len(ids), standing)
+        )
 
     def _note_reference(self, receipt: Receipt, receipt_name: str) -> None:
         if receipt.position.role != "reference":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from engine.coordinator.records import Arrival, Frame, FrameRecord
+from engine.coordinator.records import Arrival, Frame, FrameRecord, Standing
 from engine.errors import RemoteProtocolError, UnmatchedReplyError
 
 
@@ -36,6 +36,14 @@ class Flight:
     def next_due(self) -> Frame | None:
         """The frame whose reply comes next."""
         return self.in_flight[0] if self.in_flight else None
+
+    def standing(self) -> Standing:
+        """Counted anew at each call: nobody pays for a view that nobody looks at."""
+        return Standing(
+            num_in_flight=len(self.in_flight),
+            num_accepted=sum(frame.accepted_len for frame in self.frames),
+            num_tested=sum(frame.accepted_len + frame.refused for frame in self.frames),
+        )
 
     def launch(self, frame: Frame) -> None:
         """A frame goes out."""

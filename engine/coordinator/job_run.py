@@ -25,6 +25,7 @@ from engine.coordinator.records import (
     RoundLimits,
     SendFrame,
     Span,
+    Standing,
 )
 from engine.coordinator.ring_cost import RingCost
 from engine.coordinator.ring_links import Event, RingLinks
@@ -47,7 +48,7 @@ from engine.transport.message import (
     Verify,
 )
 
-OnCommit = Callable[[Sequence[int]], None]
+OnCommit = Callable[[Sequence[int], Callable[[], Standing]], None]
 
 
 class JobRun:
@@ -56,7 +57,8 @@ class JobRun:
     Args:
         job: its number, higher than that of every job before.
         cost: what frames cost on this ring, for the policies that ask; kept over jobs.
-        on_commit: called with newly committed ids, after the frames they allow were sent.
+        on_commit: called with newly committed ids, after the frames they allow were sent, and with
+            what counts where the job stands.
     """
 
     def __init__(
@@ -155,7 +157,7 @@ class JobRun:
             # CancelDraft: the drafter answers at once, so nothing is outstanding; Finish: the
             # loop asks the machine.
         if committed:
-            self._on_commit(committed)
+            self._on_commit(committed, self._machine.flight.standing)
 
     def _send_frame(self, action: SendFrame) -> None:
         sent_ns = time.monotonic_ns()

@@ -190,6 +190,15 @@ class FrameRecord:
         return replace(self, sent_ns=self.sent_ns - origin_ns, received_ns=received_ns)
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a job stands, for whoever watches it."""
+
+    num_in_flight: int
+    num_accepted: int  # drafts, of those whose fate is decided
+    num_tested: int
+
+
 def never_stops(output_ids: Sequence[int]) -> bool:
     """The stop check of a job without stop strings."""
     return False

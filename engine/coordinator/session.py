@@ -7,10 +7,11 @@ is refused before a frame is sent; a ring of which it is unknown what is pending
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from engine.coordinator.job import JobRequest, JobResult
 from engine.coordinator.job_run import JobRun, OnCommit
+from engine.coordinator.records import Standing
 from engine.coordinator.ring_cost import RingCost
 from engine.coordinator.ring_links import RingAddresses, RingLinks
 from engine.errors import JobError, LinkClosedError, RemoteProtocolError
@@ -18,7 +19,7 @@ from engine.transport.credentials import Credentials
 from engine.transport.probe import LinkProbe, ProbePlan
 
 
-def _ignore(ids: Sequence[int]) -> None:
+def _ignore(ids: Sequence[int], standing: Callable[[], Standing]) -> None:
     return None
 
 
@@ -52,7 +53,7 @@ class Session:
         """Run one job; a failure of the job is in the result.
 
         Args:
-            on_commit: called with newly committed ids.
+            on_commit: called with newly committed ids and what counts where the job stands.
 
         Raises:
             LinkClosedError: an earlier job left the ring in an unknown state.

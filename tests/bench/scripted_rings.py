@@ -136,7 +136,7 @@ def run(plan: Plan, store: ExperimentStore, scripted: ScriptedRings) -> dict[int
     """Run what is left of the plan; receipts by job."""
     _, digest = store.open_plan(plan)
     around = Surroundings("small", digest, plan.seed, plan.build, plan.model, {})
-    silent = Progress(lambda job: None, lambda tokens: None, lambda receipt: None)
+    silent = Progress(lambda job: None, lambda tokens, standing: None, lambda receipt: None)
     recipe: RingRecipe = scripted  # type: ignore[assignment]
     try:
         ExperimentRun(plan, store, RingSet(recipe, store.log), around, silent).execute()
