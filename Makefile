@@ -83,6 +83,11 @@ tables: $(STAMP) ## write every table; without RECEIPTS=dir also the numbers and
 	$(PYTHON) -m analysis.tables $(RECEIPTS_FLAG)
 	$(if $(RECEIPTS),,$(PYTHON) -m analysis.numbers && $(PYTHON) -m analysis.readme)
 
+.PHONY: bench-compare
+bench-compare: $(STAMP) ## this tree against BASE=rev on fresh rings, 5 interleaved reps (12 minutes)
+	@test -n "$(BASE)" || { echo "error: name a revision: make bench-compare BASE=HEAD~1" >&2; exit 2; }
+	$(PYTHON) -m bench compare $(BASE)
+
 STUDY = $(PYTHON) -m bench run --scale full --experiment
 .PHONY: study-seal study-keepwarm study-wire study-k study-depth study-stages
 study-seal: $(STAMP) ## sealing: A/B on a ring, and its cost between two processes (40 minutes)

@@ -1,4 +1,4 @@
-"""`python -m bench run | plan | check | show | pool | replay | prior | wan`.
+"""`python -m bench run | plan | check | show | pool | compare | replay | prior | wan`.
 
 Guarantees: whatever goes wrong, finished receipts stay and no process stays behind.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import host, prior, replay_cli
+from bench import compare, host, prior, replay_cli
 from bench.experiments import EXPERIMENTS, choose_cells, get_experiment, get_scale
 from bench.folders import choose_store
 from bench.plan import Selection, check_selection, host_kernel, make_plan
@@ -86,6 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     prior_cli.add_argument("folders", type=Path, nargs="+")
     showing = commands.add_parser("show", help="explain receipts and study records")
     showing.add_argument("receipts", type=Path, nargs="+")
+    compare.add_arguments(
+        commands.add_parser("compare", help="two revisions, on fresh rings, in turns")
+    )
     pooling = commands.add_parser("pool", help="put runs of one experiment together, if alike")
     pooling.add_argument("folders", type=Path, nargs="+")
     netns_cli.add_arguments(commands.add_parser("wan", help="links in network namespaces"))
@@ -245,6 +248,8 @@ def main(arguments: list[str] | None = None) -> int:
             from bench import check
 
             return check.main([str(asked.folder)])
+        if asked.command == "compare":
+            return compare.run_compare(asked, _keys(), console)
         if asked.command == "pool":
             Console().print(pooled_table(pool(asked.folders, _keys())))
             return 0
