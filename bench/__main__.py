@@ -1,4 +1,4 @@
-"""`python -m bench run | plan | check | show | pool | compare | replay | prior | wan`.
+"""`python -m bench run | plan | check | show | pilot | pool | compare | replay | prior | wan`.
 
 Guarantees: whatever goes wrong, finished receipts stay and no process stays behind.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import compare, host, prior, replay_cli
+from bench import compare, host, pilot, prior, replay_cli
 from bench.experiments import EXPERIMENTS, choose_cells, get_experiment, get_scale
 from bench.folders import choose_store
 from bench.plan import Selection, check_selection, host_kernel, make_plan
@@ -26,6 +26,7 @@ from bench.schema import LinkTest, ModelFacts, Plan, RingConfig
 from bench.show import explain
 from bench.store import now_rfc3339
 from bench.study_record import COMMITTED_KEYS
+from bench.traces import load_recorded
 from bench.wan import netns_cli
 from bench.wan.profile import LinkProfile, load_profile
 from bench.wan.self_test import measure_delay
@@ -91,6 +92,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     pooling = commands.add_parser("pool", help="put runs of one experiment together, if alike")
     pooling.add_argument("folders", type=Path, nargs="+")
+    piloting = commands.add_parser("pilot", help="propose repetitions, from a pilot run")
+    piloting.add_argument("folder", type=Path)
+    piloting.add_argument("--width", type=float, default=0.05, help="of a ratio's interval, ±")
     netns_cli.add_arguments(commands.add_parser("wan", help="links in network namespaces"))
     return parser
 
@@ -252,6 +256,10 @@ def main(arguments: list[str] | None = None) -> int:
             return compare.run_compare(asked, _keys(), console)
         if asked.command == "pool":
             Console().print(pooled_table(pool(asked.folders, _keys())))
+            return 0
+        if asked.command == "pilot":
+            proposals = pilot.propose(load_recorded(asked.folder, _keys()), asked.width)
+            Console().print(pilot.proposal_table(proposals, asked.width))
             return 0
         if asked.command == "wan":
             return netns_cli.run(asked)

@@ -21,6 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from bench.speeds import block_speeds, job_speed
 from bench.traces import Recorded, load_recorded
 from engine.cluster.launch import CHECKOUT_DIR
 from engine.errors import ConfigError
@@ -188,23 +189,18 @@ def _git(repository: Path, *arguments: str) -> None:
         raise ConfigError(f"git {' '.join(arguments[:2])}: {finished.stderr.strip()}")
 
 
-def _jobs(run: Recorded, cell: str, arm: str) -> Iterator[tuple[int, int, int]]:
-    """Output tokens, decode ns and frames on the wire of measured jobs that ended well."""
-    for _, receipt in run.receipts:
-        timing, position = receipt.timing, receipt.position
-        is_measured = position.role == "measured" and receipt.status == "ok"
-        if is_measured and (position.cell, receipt.requested.arm) == (cell, arm):
-            decode_ns = (timing.last_commit_ns or 0) - (timing.first_commit_ns or 0)
-            yield len(receipt.output_ids), decode_ns, receipt.counters.frames_on_wire
-
-
 def _median_speed(run: Recorded, cell: str, arm: str) -> float:
-    speeds = [(tokens - 1) / ns * 1e9 for tokens, ns, _ in _jobs(run, cell, arm) if ns > 0]
-    return statistics.median(speeds) if speeds else float("nan")
+    speeds = block_speeds(run).get((cell, arm), {})
+    return statistics.median(speeds.values()) if speeds else float("nan")
 
 
 def _frames_per_token(run: Recorded, cell: str, arm: str) -> float:
-    counts = [frames / tokens for tokens, _, frames in _jobs(run, cell, arm) if tokens]
+    counts = [
+        receipt.counters.frames_on_wire / len(receipt.output_ids)
+        for _, receipt in run.receipts
+        if job_speed(receipt) is not None
+        and (receipt.position.cell, receipt.requested.arm) == (cell, arm)
+    ]
     return statistics.median(counts) if counts else float("nan")
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 import msgspec
 from rich.table import Table
 
-from bench.schema import Plan, Receipt
+from bench.schema import Plan
+from bench.speeds import block_speeds, log_ratios
 from bench.traces import Recorded, load_recorded
 from engine.errors import ReceiptError
 from engine.trust.identity import PublicIdentity
@@ -26,7 +27,6 @@ VOLATILE_HOST = ("load_average",)  # of the minute; it is no property of the hos
 # What may differ between runs of one experiment: when, in which order, how often.
 FREE = ("created", "seed", "reps", "jobs", "schema")
 MAX_SHOWN_LEN = 60
-Block = tuple[int, int]  # run, block within it
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,33 +112,23 @@ def _flat(tree: object, prefix: str) -> Iterator[tuple[str, str]]:
 
 def _rows(runs: Sequence[Recorded]) -> list[PooledRow]:
     plan = runs[0].plan
-    speeds: dict[tuple[str, str], dict[Block, float]] = {}
-    for run_idx, run in enumerate(runs):
-        for _, receipt in run.receipts:
-            speed = _speed(receipt)
-            if speed is not None:
-                place = (receipt.position.cell, receipt.requested.arm)
-                block = (run_idx, receipt.position.block_idx)
-                speeds.setdefault(place, {})[block] = speed
+    by_run = [block_speeds(run) for run in runs]
     rows = []
     for cell in plan.cells:
-        base = speeds.get((cell.name, plan.base_arm), {})
         for arm in _measured_arms(plan):
-            jobs = speeds.get((cell.name, arm), {})
-            if jobs:
-                logs = {block: math.log(jobs[block] / base[block]) for block in jobs & base.keys()}
-                by_run = tuple(
-                    _mean([log for block, log in logs.items() if block[0] == run_idx])
-                    for run_idx in range(len(runs))
-                )
+            jobs = [speeds.get((cell.name, arm), {}) for speeds in by_run]
+            bases = [speeds.get((cell.name, plan.base_arm), {}) for speeds in by_run]
+            logs = [list(log_ratios(*sides).values()) for sides in zip(jobs, bases, strict=True)]
+            values = [speed for speeds in jobs for speed in speeds.values()]
+            if values:
                 rows.append(
                     PooledRow(
                         cell=cell.name,
                         arm=arm,
-                        num_jobs=len(jobs),
-                        tok_per_s=statistics.median(jobs.values()),
-                        ratio=_mean(list(logs.values())),
-                        by_run=by_run,
+                        num_jobs=len(values),
+                        tok_per_s=statistics.median(values),
+                        ratio=_mean([log for of_run in logs for log in of_run]),
+                        by_run=tuple(_mean(of_run) for of_run in logs),
                     )
                 )
     return rows
@@ -146,16 +136,6 @@ def _rows(runs: Sequence[Recorded]) -> list[PooledRow]:
 
 def _measured_arms(plan: Plan) -> list[str]:
     return list(dict.fromkeys(job.arm for job in plan.jobs if job.role == "measured"))
-
-
-def _speed(receipt: Receipt) -> float | None:
-    """tok/s of a measured job that ended well; None of any other."""
-    timing = receipt.timing
-    first_ns, last_ns = timing.first_commit_ns, timing.last_commit_ns
-    is_used = receipt.position.role == "measured" and receipt.status == "ok"
-    if not is_used or first_ns is None or last_ns is None or last_ns <= first_ns:
-        return None
-    return (len(receipt.output_ids) - 1) / (last_ns - first_ns) * 1e9
 
 
 def _mean(logs: Sequence[float]) -> float:
