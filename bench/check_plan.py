@@ -130,6 +130,7 @@ def check_schedule(plan: Plan) -> Found:
             yield "schedule", f"job {row.job_idx}: arm {row.arm!r} is not among the plan's arms"
         if row.role != "warmup":
             blocks[row.block_idx].append(row)
+    yield from _check_warmups(plan)
     for arm in plan.arms.keys() - {row.arm for row in plan.jobs}:
         yield "schedule", f"arm {arm!r} is planned but has no job"
     places = Counter((rows[0].rep, rows[0].cell) for rows in blocks.values())
@@ -146,6 +147,16 @@ def check_schedule(plan: Plan) -> Found:
         reps = [rows for rows in blocks.values() if rows[0].cell == cell.name]
         for detail in _check_balance(reps, measured):
             yield "schedule", f"cell {cell.name!r}: {detail}"
+
+
+def _check_warmups(plan: Plan) -> Found:
+    """Warm-ups come before all else, no arm twice: so many on one side warm nothing on another."""
+    warmups = [row for row in plan.jobs if row.role == "warmup"]
+    if any(row.role == "warmup" for row in plan.jobs[len(warmups) :]):
+        yield "schedule", "a warm-up job behind one that counts"
+    for arm, times in Counter(row.arm for row in warmups).items():
+        if times > 1:
+            yield "schedule", f"arm {arm!r} is warmed up {times} times"
 
 
 def _check_block(plan: Plan, rows: list[PlannedJobRow], measured: set[str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 import msgspec
 
-from bench.arms import LOSSY_WIRES, NULL_PAIRS, get_arm, reference_arm
+from bench.arms import LOSSY_WIRES, NULL_PAIRS, Arm, get_arm, reference_arm
 from bench.bounds import STAND_INS
 from bench.cells import Cell
 from bench.experiment import Experiment
@@ -238,7 +238,17 @@ def _check_layer_plans(rings: dict[str, RingConfig]) -> None:
             )
 
 
+def _warmups(selection: Selection, arms: Sequence[Arm]) -> list[Arm]:
+    """Each timed arm once: its ring has carried its frames, and planners have seen what they cost.
+
+    Bounds are left out: what they have to be told is not known before the first reference job.
+    """
+    if selection.experiment.base_arm is None:
+        return []
+    return [arm for arm in arms if not {arm.policy, arm.drafter} & STAND_INS.keys()]
+
+
 def _planned_jobs(selection: Selection, cells: Sequence[CellRow]) -> list[PlannedJobRow]:
     arms = [get_arm(name) for name in selection.arms]
-    jobs = make_schedule(cells, arms, selection.reps, selection.seed)
+    jobs = make_schedule(cells, arms, selection.reps, selection.seed, _warmups(selection, arms))
     return [PlannedJobRow(**asdict(job)) for job in jobs]

@@ -128,7 +128,7 @@ class ExperimentRun:
         planned = facts.planned
         family = _family(planned.block_idx, planned.arm)
         reference = self._references.get(family)
-        if planned.role != "reference" and reference is None:
+        if planned.role == "measured" and reference is None:
             detail = f"the {family[1]} reference job of block {planned.block_idx} failed"
             return JobResult(failure=JobError("reference_failed", detail))
         request = JobRequest(

@@ -1,9 +1,9 @@
-"""The order of jobs: rep, then cell, then one block of arms back to back.
+"""The order of jobs: warm-ups, then rep, then cell, then one block of arms back to back.
 
 Guarantees: a pure function of its arguments; each block opens with one marked reference job per
-numeric configuration in it; within a cell, blocks rotate the arms and every second one is
-reversed, so that every arm meets every position, and comes before every other arm as often as
-after it.
+numeric configuration in it; warm-ups come before all of them, one an arm, marked; within a cell,
+blocks rotate the arms and every second one is reversed, so that every arm meets every position, and
+comes before every other arm as often as after it.
 Must never know: clocks, processes, what a job does. The only randomness is the seed.
 """
 
@@ -17,7 +17,8 @@ from typing import Literal, Protocol
 from bench.arms import Arm, reference_arm
 from engine.errors import ConfigError
 
-Role = Literal["reference", "measured"]
+Role = Literal["reference", "measured", "warmup"]
+WARMUP_TOKENS = 8  # most that a warm-up job decodes
 
 
 class PlannedCell(Protocol):
@@ -41,7 +42,8 @@ class PlannedJob:
         rep: repetition, zero-based.
         block_idx: place of the job's block in the whole plan.
         order_idx: place in the block; references come first.
-        role: "reference" defines the block's lossless output, "measured" is an arm of the A/B.
+        role: "reference" defines the block's lossless output, "measured" is an arm of the A/B,
+            "warmup" enters nothing.
     """
 
     job_idx: int
@@ -55,7 +57,11 @@ class PlannedJob:
 
 
 def make_schedule(
-    cells: Sequence[PlannedCell], arms: Sequence[Arm], reps: int, seed: int
+    cells: Sequence[PlannedCell],
+    arms: Sequence[Arm],
+    reps: int,
+    seed: int,
+    warmups: Sequence[Arm] = (),
 ) -> list[PlannedJob]:
     """Lay out every job of an experiment.
 
@@ -68,6 +74,7 @@ def make_schedule(
         arms: the measured arms.
         reps: blocks per cell.
         seed: fixes where each cell's rotation starts; recorded in the plan.
+        warmups: arms that decode a few tokens of the first cell before anything else.
 
     Raises:
         ConfigError: nothing to run, or a name is given twice.
@@ -85,7 +92,7 @@ def make_schedule(
     configs = sorted({arm.numeric_config for arm in arms})
     references = [reference_arm(config).name for config in configs]
     base_orders = {name: _base_order(arm_names, seed, name) for name in cell_names}
-    jobs: list[PlannedJob] = []
+    jobs = _warmup_jobs(cells[0], warmups)
     for rep in range(reps):
         for cell_idx, cell in enumerate(cells):
             block: list[tuple[str, Role]] = [(name, "reference") for name in references]
@@ -104,6 +111,22 @@ def make_schedule(
                 for order_idx, (arm_name, role) in enumerate(block)
             ]
     return jobs
+
+
+def _warmup_jobs(cell: PlannedCell, arms: Sequence[Arm]) -> list[PlannedJob]:
+    return [
+        PlannedJob(
+            job_idx=idx,
+            rep=0,
+            cell=cell.name,
+            block_idx=0,
+            order_idx=idx,
+            arm=arm.name,
+            role="warmup",
+            max_new_tokens=min(WARMUP_TOKENS, cell.max_new_tokens),
+        )
+        for idx, arm in enumerate(arms)
+    ]
 
 
 def _base_order(arm_names: Sequence[str], seed: int, cell_name: str) -> list[str]:

@@ -64,7 +64,24 @@ def interleave(tree: dict) -> None:
         )
 
 
+def warmed_up(tree: dict, *arms: str) -> None:
+    """Warm-up jobs of these arms before all else."""
+    first = tree["jobs"][0]
+    warm = [
+        {**first, "arm": arm, "role": "warmup", "order_idx": idx} for idx, arm in enumerate(arms)
+    ]
+    tree["jobs"] = [*warm, *tree["jobs"]]
+    for idx, row in enumerate(tree["jobs"]):
+        row["job_idx"] = idx
+
+
+def warmed_up_late(tree: dict) -> None:
+    tree["jobs"].append({**tree["jobs"][0], "role": "warmup", "job_idx": len(tree["jobs"])})
+
+
 PLAN_EDITS: dict[str, Callable[[dict], object]] = {
+    "an arm warmed up twice": lambda t: warmed_up(t, "ar", "ar"),
+    "a late warm-up": warmed_up_late,
     "reordered": reorder,
     "reference second": lambda t: swap_rows(t, 0, 1),
     "no reference": lambda t: t["jobs"][0].update(role="measured"),
@@ -374,3 +391,8 @@ def test_missing_folder_is_said(tmp_path: Path) -> None:
         ("plan.json", "missing"),
         ("log.jsonl", "missing"),
     }
+
+
+def test_warm_ups_before_all_else_are_no_fault() -> None:
+    """Catches blocks that count a warm-up among their jobs."""
+    assert not list(check_plan(changed_plan(lambda tree: warmed_up(tree, "ar", "chain-k4"))))

@@ -143,3 +143,15 @@ def test_more_stages_than_layers_are_refused() -> None:
     tiny = msgspec.structs.replace(RING, num_stages=1, layer_plan=[(0, 3)])
     with pytest.raises(ConfigError):
         arm_ring("ids-s4", tiny, 3)
+
+
+def test_each_timed_arm_is_warmed_up_once_but_bounds() -> None:
+    """Catches an arm whose first frames on its ring are measured ones, and a bound that is asked
+    for an answer nobody has yet."""
+    plan = plan_of(selection("planner"))
+    warm = [row.arm for row in plan.jobs if row.role == "warmup"]
+    bounds = ("clairvoyant", "oracle")
+    assert warm == [arm for arm in EXPERIMENTS["planner"].arms if arm not in bounds]
+    assert not list(check_plan(plan))
+    untimed = plan_of(selection("frames"))
+    assert all(row.role != "warmup" for row in untimed.jobs)

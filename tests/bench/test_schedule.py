@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.arms import DECODE_ARMS, Arm, get_arm
-from bench.schedule import PlannedJob, make_schedule
+from bench.schedule import WARMUP_TOKENS, PlannedJob, make_schedule
 from engine.errors import ConfigError
 
 seeds = st.integers(0, 2**63)
@@ -139,3 +139,22 @@ def test_a_repeated_name_is_refused() -> None:
         make_schedule(made_cells(1) * 2, made_arms(2), 1, 0)
     with pytest.raises(ConfigError, match="arm is given twice: arm-0, arm-0"):
         make_schedule(made_cells(1), made_arms(1) * 2, 1, 0)
+
+
+@given(cell_counts, arm_counts, st.integers(1, 3), seeds, st.integers(0, 4))
+def test_warm_ups_come_first_are_few_and_change_no_order(
+    num_cells: int, num_arms: int, reps: int, seed: int, num_warm: int
+) -> None:
+    """Catches a warm-up among measured jobs, and one that shifts who comes when."""
+    cells, arms = made_cells(num_cells), made_arms(num_arms)
+    warm = arms[:num_warm]
+    jobs = make_schedule(cells, arms, reps, seed, warm)
+    assert [job.job_idx for job in jobs] == list(range(len(jobs)))
+    first, rest = jobs[: len(warm)], jobs[len(warm) :]
+    assert [(job.arm, job.role, job.cell) for job in first] == [
+        (arm.name, "warmup", cells[0].name) for arm in warm
+    ]
+    assert all(0 < job.max_new_tokens <= WARMUP_TOKENS for job in first)
+    plain = make_schedule(cells, arms, reps, seed)
+    moved = [dataclasses.replace(job, job_idx=job.job_idx - len(warm)) for job in rest]
+    assert moved == plain
