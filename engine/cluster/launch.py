@@ -22,6 +22,7 @@ import msgspec
 from engine import defaults
 from engine.cluster.plan import even_plan
 from engine.cluster.ring_keys import deal_keys
+from engine.coordinator.attested import Pinned
 from engine.coordinator.ring_links import Address, RingAddresses
 from engine.coordinator.session import Session
 from engine.errors import ConfigError, LinkClosedError, unknown_name
@@ -30,6 +31,7 @@ from engine.model.linear import KERNELS
 from engine.model.threads import available_cores, openmp_env
 from engine.model.weights import ModelFiles, prepare_model
 from engine.stage.config import StageConfig, StageReady, Successor
+from engine.trust.identity import PublicIdentity, longhaul_home
 
 CHECKOUT_DIR = Path(__file__).resolve().parents[2]
 STOP_TIMEOUT_S = 3.0
@@ -81,11 +83,17 @@ class RingSpec:
     cluster_secret_path: Path | None = None  # None: a fresh secret for this ring alone
     layer_plan: Sequence[tuple[int, int]] | None = None  # by stage; None: even
     max_kv_size: int = 0  # keys a query may see, on every stage; 0: all
+    signs: bool = False  # stages get signing keys, `stage_key_path`, and may be asked to attest
     weights: str = "f32"  # of every stage; jobs of numeric configurations with others are refused
 
     def num_threads(self) -> int:
         """Threads of each stage, resolved."""
         return self.threads_per_stage or len(available_cores())
+
+
+def stage_key_path(stage_idx: int) -> Path:
+    """Where the key of this user's stage lies; the stage makes it at its first start."""
+    return longhaul_home() / "keys" / f"stage-{stage_idx}.key"
 
 
 class LocalRing:
@@ -134,7 +142,20 @@ class LocalRing:
     def session(self) -> Session:
         """Open a coordinator's session."""
         assert self._addresses is not None, "enter the ring first"
-        return Session(self._addresses, self._keys.coordinator(), self.files.config.context_len)
+        config = self.files.config
+        pinned = None
+        if self.spec.signs:
+            pinned = Pinned(tuple(self.signers()), config.num_layers, self.files.model_digest)
+        return Session(self._addresses, self._keys.coordinator(), config.context_len, pinned)
+
+    def signers(self) -> list[PublicIdentity]:
+        """The stages' public keys, in ring order.
+
+        Raises:
+            ReceiptError: a key file is not one.
+        """
+        paths = [stage_key_path(idx).with_suffix(".pub") for idx in range(self.spec.num_stages)]
+        return [PublicIdentity.from_text(path.read_text(), str(path)) for path in paths]
 
     @property
     def pids(self) -> list[int]:
@@ -204,6 +225,7 @@ class LocalRing:
             max_kv_size=self.spec.max_kv_size,
             weights=self.spec.weights,
             listen_host=place.host,
+            signing_key=str(stage_key_path(stage_idx)) if self.spec.signs else "",
         )
         _write_line(process, config)
         return process

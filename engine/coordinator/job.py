@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 import torch
 
 from engine import defaults
+from engine.coordinator.attested import Account
 from engine.coordinator.policies import POLICIES, make_policy, resolve_policy_params
 from engine.coordinator.policy import DraftPolicy
-from engine.coordinator.records import FinishReason, FrameRecord, never_stops
+from engine.coordinator.records import FinishReason, FrameRecord, Standing, never_stops
 from engine.coordinator.ring_cost import RingCost
 from engine.draft.drafter import Drafter
 from engine.draft.registry import make_drafter
@@ -23,6 +24,9 @@ from engine.numeric import NUMERIC_CONFIGS
 from engine.transport.connection import WireTime
 from engine.transport.keep_warm import check_interval
 from engine.transport.message import REPLIES, Levers, ResetAck, Sampling, Statement
+
+# New ids, and what counts where the job stands.
+OnCommit = Callable[[Sequence[int], Callable[[], Standing]], None]
 
 
 def make_levers(
@@ -42,6 +46,7 @@ def make_levers(
     sampling_seed: str = "0000000000000000",
     reply: str = "ids",
     keepwarm_ms: int = defaults.KEEPWARM_MS,
+    attestation: bool = False,
 ) -> Levers:
     """Every job lever, checked; where a job's defaults, and its policy's, are applied, once.
 
@@ -69,7 +74,7 @@ def make_levers(
         numeric_config=numeric_config,
         sampling=Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=sampling_seed),
         reply=reply,
-        attestation=False,
+        attestation=attestation,
         keepwarm_ms=keepwarm_ms,
     )
 
@@ -145,6 +150,7 @@ class JobResult:
     wire_time: WireTime = field(default_factory=WireTime)  # the coordinator's own
     stale_replies: int = 0
     uncorrelated: int = 0
+    account: Account | None = None  # of an attested job
     ring_usable: bool = True  # False: nothing is known of what is pending; build a new ring
 
     @property

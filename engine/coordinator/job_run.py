@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from engine import defaults
 from engine.coordinator.acknowledgements import check_acks
-from engine.coordinator.job import JobRequest, JobResult
+from engine.coordinator.attested import Pinned
+from engine.coordinator.committed_logits import committed_rows
+from engine.coordinator.job import JobRequest, JobResult, OnCommit
+from engine.coordinator.job_end import complete, frames_to_attest, hold_statements
 from engine.coordinator.records import (
     Action,
     Arrival,
@@ -25,7 +28,6 @@ from engine.coordinator.records import (
     RoundLimits,
     SendFrame,
     Span,
-    Standing,
 )
 from engine.coordinator.ring_cost import RingCost
 from engine.coordinator.ring_links import Event, RingLinks
@@ -37,7 +39,6 @@ from engine.errors import (
     RemoteProtocolError,
     UnmatchedReplyError,
 )
-from engine.transport.keep_warm import OFF
 from engine.transport.message import (
     Attest,
     JobErrorReport,
@@ -48,8 +49,6 @@ from engine.transport.message import (
     Verify,
 )
 
-OnCommit = Callable[[Sequence[int], Callable[[], Standing]], None]
-
 
 class JobRun:
     """One job on a warm ring.
@@ -59,6 +58,7 @@ class JobRun:
         cost: what frames cost on this ring, for the policies that ask; kept over jobs.
         on_commit: called with newly committed ids, after the frames they allow were sent, and with
             what counts where the job stands.
+        pinned: whom an attested job must be signed by.
     """
 
     def __init__(
@@ -68,11 +68,13 @@ class JobRun:
         request: JobRequest,
         cost: RingCost,
         on_commit: OnCommit,
+        pinned: Pinned | None = None,
     ) -> None:
         self._links = links
         self._job = job
         self._request = request
         self._on_commit = on_commit
+        self._pinned = pinned
         self._result = JobResult()
         levers = request.levers
         self._drafter = ReadyDrafts(request.make_drafter(levers), 2 * defaults.DRAFT_LEN_MAX)
@@ -114,15 +116,17 @@ class JobRun:
         self._machine.abandon()
         if result.ring_usable:
             self._drain()
-        self._finish_result()
+        self._hold_statements()
+        result.wire_time = self._links.take_wire_time()
+        complete(result, self._machine, self._acks, self._statements, self._start_ns)
         return result
 
     # -- decode ----------------------------------------------------------------------------------
 
     def _decode(self) -> None:
         request = self._request
+        self._links.open_job(self._job, request.levers)
         self._links.send(Reset(job=self._job, nonce=request.nonce, levers=request.levers))
-        self._links.keep_warm(request.levers.keepwarm_ms)
         self._drafter.begin(request.prompt_ids)
         now_ns = time.monotonic_ns()
         self._result.prefill_sent_ns = now_ns - self._start_ns
@@ -234,25 +238,22 @@ class JobRun:
         self._perform(actions)
 
     def _hand_over_logits(self, reply: Reply, logits: torch.Tensor, num_before: int) -> None:
-        """Give the caller the rows of the tokens that this reply committed; the rest is refuted."""
+        """Give the caller the rows of the tokens that this reply committed."""
         num_new = len(self._machine.output_ids) - num_before
-        if self._request.on_logits is None or not num_new:
-            return
-        prompt_len = len(self._request.prompt_ids)
-        # The prefill is answered for its last position only, a decode frame from its first on.
-        answered_from = prompt_len if num_before == 0 else reply.start + 1
-        first_position = prompt_len + num_before
-        row_idx = first_position - answered_from
-        self._request.on_logits(first_position, logits[row_idx : row_idx + num_new])
+        if self._request.on_logits is not None and num_new:
+            prompt_len = len(self._request.prompt_ids)
+            rows = committed_rows(reply, logits, prompt_len, num_before, num_new)
+            self._request.on_logits(*rows)
 
     # -- end -------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
         """Close the job behind its last frame and wait until nothing of it is pending."""
         deadline_ns = time.monotonic_ns() + int(defaults.REPLY_TIMEOUT_S * 1e9)
-        self._links.keep_warm(OFF)
+        self._links.close_job()
         try:
-            self._links.send(Attest(job=self._job, epoch=self._machine.epoch + 1))
+            frames = frames_to_attest(self._request, self._result, self._machine)
+            self._links.send(Attest(job=self._job, epoch=self._machine.epoch + 1, frames=frames))
             while self._result.ring_usable and not self._drained():
                 event = self._links.next_event(deadline_ns)
                 if event is None:
@@ -261,6 +262,19 @@ class JobRun:
                 self._on_draining_event(event)
         except (LinkClosedError, RemoteProtocolError) as error:
             self._fail_ring("link_lost", str(error))
+
+    def _hold_statements(self) -> None:
+        try:
+            hold_statements(
+                self._request,
+                self._result,
+                self._machine,
+                self._statements,
+                self._links.digests.frames,
+                self._pinned,
+            )
+        except JobError as error:
+            self._note_failure(error)
 
     def _on_draining_event(self, event: Event) -> None:
         try:
@@ -282,17 +296,3 @@ class JobRun:
     def _fail_ring(self, code: str, detail: str) -> None:
         self._result.ring_usable = False
         self._note_failure(JobError(code, detail))
-
-    def _finish_result(self) -> None:
-        result, machine = self._result, self._machine
-        result.output_ids = machine.output_ids
-        result.wire_time = self._links.take_wire_time()
-        result.finish_reason = machine.finish_reason
-        result.frames = [record.since(self._start_ns) for record in machine.records()]
-        result.acks = [self._acks[idx] for idx in sorted(self._acks)]
-        result.statements = [self._statements[idx] for idx in sorted(self._statements)]
-        result.stale_replies = machine.flight.stale_replies
-        result.end_ns = time.monotonic_ns() - self._start_ns
-        num_pending = sum(statement.pending_frames for statement in result.statements)
-        if num_pending and result.failure is None:
-            result.failure = JobError("pending_frames", f"{num_pending} frames are still queued")

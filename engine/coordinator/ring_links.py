@@ -16,11 +16,12 @@ from engine.errors import LinkClosedError
 from engine.transport.connection import Received, WireTime
 from engine.transport.credentials import Credentials
 from engine.transport.introduce import call
-from engine.transport.keep_warm import KeepWarm
+from engine.transport.keep_warm import OFF, KeepWarm
 from engine.transport.link import Link
 from engine.transport.message import (
     AnyMessage,
     JobErrorReport,
+    Levers,
     Noop,
     Probe,
     ProbeAck,
@@ -30,6 +31,7 @@ from engine.transport.message import (
 from engine.transport.peer_log import PeerLog
 from engine.transport.probe import LinkProbe, ProbePlan, Prober
 from engine.transport.reader import read_in_background
+from engine.trust.job_digests import JobDigests
 
 DIAL_TIMEOUT_S = 30.0
 Address = tuple[str, int]
@@ -67,6 +69,7 @@ class RingLinks:
         self._log = PeerLog(credentials.node_id)
         self._events: queue.SimpleQueue[Event | Exception] = queue.SimpleQueue()
         self._prober = Prober()
+        self.digests = JobDigests()
         self._closing = False
         self._lock = threading.Lock()
         self._num_stray = 0
@@ -78,6 +81,8 @@ class RingLinks:
             self._return = self._open("return", last_idx, addresses.last_return)
             self._input = self._open("input", 0, addresses.first_input)
             self._warmth = KeepWarm(self._input)
+            for link in (self._input, self._return):
+                link.watch(self.digests.tap)
         except BaseException:
             self.close()
             raise
@@ -86,9 +91,14 @@ class RingLinks:
         """Send to the first stage; returns the frame's bytes."""
         return self._input.send(message)
 
-    def keep_warm(self, interval_ms: int) -> None:
-        """Post noops to the first stage after so much silence; 0 stops."""
-        self._warmth.every(interval_ms)
+    def open_job(self, job: int, levers: Levers) -> None:
+        """What a job asks of links: noops to the first stage in silence, digests of its frames."""
+        self.digests.begin(job, levers.attestation)
+        self._warmth.every(levers.keepwarm_ms)
+
+    def close_job(self) -> None:
+        """Its last frame has been answered."""
+        self._warmth.every(OFF)
 
     def take_wire_time(self) -> WireTime:
         """Time spent packing and sealing on the ring's links since the last call."""

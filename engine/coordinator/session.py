@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from engine.coordinator.job import JobRequest, JobResult
-from engine.coordinator.job_run import JobRun, OnCommit
+from engine.coordinator.attested import Pinned
+from engine.coordinator.job import JobRequest, JobResult, OnCommit
+from engine.coordinator.job_run import JobRun
 from engine.coordinator.records import Standing
 from engine.coordinator.ring_cost import RingCost
 from engine.coordinator.ring_links import RingAddresses, RingLinks
@@ -28,16 +29,23 @@ class Session:
 
     Args:
         context_len: positions the model can hold.
+        pinned: whom attested jobs must be signed by; None: they are refused.
 
     Raises:
         LinkClosedError: a stage cannot be reached or refuses.
     """
 
     def __init__(
-        self, addresses: RingAddresses, credentials: Credentials, context_len: int
+        self,
+        addresses: RingAddresses,
+        credentials: Credentials,
+        context_len: int,
+        pinned: Pinned | None = None,
     ) -> None:
         self._links = RingLinks(addresses, credentials)
         self._context_len = context_len
+        self._pinned = pinned
+        self._nonces: set[str] = set()  # of attested jobs
         self._cost = RingCost()  # learned by one job, used by the next
         # Wall-clock milliseconds: a coordinator that replaces another must count on from its jobs.
         self._last_job = time.time_ns() // 1_000_000
@@ -63,13 +71,20 @@ class Session:
         needed_len = len(request.prompt_ids) + request.levers.max_new_tokens
         if not request.prompt_ids or needed_len > self._context_len:
             return JobResult(failure=self._does_not_fit(request))
+        if request.levers.attestation:
+            refusal = self._why_not_attested(request.nonce)
+            if refusal:
+                return JobResult(failure=JobError("attestation", refusal))
+            self._nonces.add(request.nonce)
         self._last_job += 1
         try:
             self.check()
         except LinkClosedError as error:
             self.usable = False
             return JobResult(failure=JobError("link_lost", str(error)), ring_usable=False)
-        result = JobRun(self._links, self._last_job, request, self._cost, on_commit).execute()
+        result = JobRun(
+            self._links, self._last_job, request, self._cost, on_commit, self._pinned
+        ).execute()
         result.uncorrelated += self._links.take_num_stray()  # since the last job
         self.usable = result.ring_usable
         return result
@@ -102,6 +117,13 @@ class Session:
     def close(self) -> None:
         """Close the links; the stages stay warm for the next coordinator."""
         self._links.close()
+
+    def _why_not_attested(self, nonce: str) -> str:
+        if self._pinned is None:
+            return "no stage's key is pinned; bring the ring up with signing keys, or ask for none"
+        if nonce in self._nonces:
+            return f"nonce {nonce} was used by an earlier job; take a fresh one"
+        return ""
 
     def _does_not_fit(self, request: JobRequest) -> JobError:
         if not request.prompt_ids:

@@ -38,6 +38,9 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_kv_size: int  # keys a query may see; 0: all
     weights: str  # what the layers' matrices are kept in
     listen_host: str  # where predecessor and coordinator call
+    signing_key: str = (
+        ""  # file of the node's Ed25519 key, made if missing; empty: it signs nothing
+    )
 
     def credentials(self) -> Credentials:
         """Who this stage is and who may call it as what."""

@@ -13,19 +13,18 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.errors import ConfigError, JobError, RemoteProtocolError
-from engine.model.sampling import SamplingParams, sample_ids
-from engine.numeric import NUMERIC_CONFIGS
+from engine.errors import JobError, RemoteProtocolError
+from engine.model.sampling import sample_ids
+from engine.stage.account import JobAccount, StageFacts
 from engine.stage.executor import Executor
+from engine.stage.job_levers import AppliedLevers, apply_levers
 from engine.transport.connection import WireTime
 from engine.transport.hidden_wire import pack_states, unpack_states
-from engine.transport.keep_warm import OFF, check_interval
+from engine.transport.keep_warm import OFF
 from engine.transport.message import (
-    REPLIES,
     AnyMessage,
     Attest,
     JobErrorReport,
-    Levers,
     Reply,
     Reset,
     ResetAck,
@@ -33,6 +32,7 @@ from engine.transport.message import (
     Statement,
     Verify,
 )
+from engine.trust.job_digests import JobDigests
 
 _LOGITS_DTYPE = torch.float16
 
@@ -44,6 +44,7 @@ class StageIdentity:
     stage_idx: int
     source_digest: str
     num_threads: int
+    num_stages: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +78,34 @@ Outgoing = Forward | Report
 class StageJob:
     """The stage's side of the current job."""
 
-    def __init__(self, executor: Executor, identity: StageIdentity) -> None:
+    def __init__(
+        self, executor: Executor, identity: StageIdentity, account: JobAccount | None = None
+    ) -> None:
         self._executor = executor
         self._identity = identity
+        self._account = account or JobAccount(None, JobDigests())
         self._job = 0
         self._epoch = 0
         self._failed = False
         self._frames_sent = self._bytes_sent = 0
         self._stale_dropped = self._stale_computed = self._uncorrelated = 0
-        self._wire = ""
-        self._replies_logits = False
-        self._sampling: SamplingParams | None = None
-        self.keepwarm_ms = OFF  # of the current job
+        self._applied: AppliedLevers | None = None  # of the current job
 
     @property
     def number(self) -> int:
         """The current job; 0 before the first."""
         return self._job
 
+    @property
+    def keepwarm_ms(self) -> int:
+        """The current job's; off if it failed at once."""
+        return self._applied.keepwarm_ms if self._applied else OFF
+
     def on_reset(self, reset: Reset) -> list[Outgoing]:
         """Open a job: clear, apply, acknowledge, pass on."""
         self._executor.reset()
         self._job, self._epoch, self._failed = reset.job, 0, False
-        self.keepwarm_ms = OFF
+        self._applied = None
         self._frames_sent = self._bytes_sent = 0
         self._stale_dropped = self._stale_computed = self._uncorrelated = 0
         ack = ResetAck(
@@ -118,7 +124,8 @@ class StageJob:
         if not self._executor.is_last:
             outgoing.append(Forward(reset, {}))
         try:
-            self._apply(reset.levers)
+            self._account.begin(reset)
+            self._applied = apply_levers(reset.levers, self._executor.weights)
         except JobError as error:
             outgoing.append(self._fail(error))
         return outgoing
@@ -128,42 +135,6 @@ class StageJob:
         if isinstance(message, Verify | Reply) and message.job == self._job:
             self._frames_sent += 1
             self._bytes_sent += num_bytes
-
-    def _apply(self, levers: Levers) -> None:
-        """Take the levers that a stage acts on.
-
-        Raises:
-            JobError: a value that this stage does not know, or weights that it does not hold.
-        """
-        self._wire = self._wire_of(levers.numeric_config)
-        if levers.reply not in REPLIES:
-            raise JobError("reply", f"{levers.reply!r} is not known; valid: {', '.join(REPLIES)}")
-        self._replies_logits = levers.reply == "logits"
-        asked = levers.sampling
-        try:
-            self._sampling = SamplingParams.parse(
-                asked.temperature, asked.top_k, asked.top_p, asked.seed
-            )
-        except ConfigError as error:
-            raise JobError("sampling", str(error)) from error
-        try:
-            check_interval(levers.keepwarm_ms)
-        except ConfigError as error:
-            raise JobError("keepwarm_ms", str(error)) from error
-        self.keepwarm_ms = levers.keepwarm_ms
-
-    def _wire_of(self, name: str) -> str:
-        if name not in NUMERIC_CONFIGS:
-            valid = ", ".join(NUMERIC_CONFIGS)
-            raise JobError("numeric_config", f"{name!r} is not supported; valid: {valid}")
-        config, held = NUMERIC_CONFIGS[name], self._executor.weights
-        if config.weights != held:
-            detail = (
-                f"{name!r} computes with {config.weights} weights, this stage holds {held} ones; "
-                f"bring up a ring of {config.weights} weights for it"
-            )
-            raise JobError("numeric_config", detail)
-        return config.wire
 
     def on_verify(
         self,
@@ -199,11 +170,19 @@ class StageJob:
             compute_ns=ended_ns - started_ns,
             span_ns=ended_ns - read_ns,
         )
+        self._account.note(verify, answer, span.compute_ns)
         return [self._next_frame(verify, answer, onward, span)]
 
     def on_attest(self, attest: Attest, outside: Outside) -> list[Outgoing]:
         """Close the job: pass on, then state what was done."""
         known = attest.job == self._job
+        failed: list[Outgoing] = []
+        signed = ""
+        if known and not self._failed:
+            try:
+                signed = self._account.signed(attest.frames, self._facts())
+            except JobError as error:
+                failed = [self._fail(error)]
         statement = Statement(
             job=attest.job,
             stage_idx=self._identity.stage_idx,
@@ -215,9 +194,20 @@ class StageJob:
             uncorrelated=self._uncorrelated + outside.num_stray,
             codec_ns=outside.wire_time.codec_ns,
             seal_ns=outside.wire_time.seal_ns,
+            signed=signed,
         )
         passed_on: list[Outgoing] = [] if self._executor.is_last else [Forward(attest, {})]
-        return [*passed_on, Report(statement)]
+        return [*passed_on, *failed, Report(statement)]
+
+    def _facts(self) -> StageFacts:
+        return StageFacts(
+            stage_idx=self._identity.stage_idx,
+            num_stages=self._identity.num_stages,
+            layer_start=self._executor.layer_start,
+            layer_end=self._executor.layer_end,
+            is_last=self._executor.is_last,
+            model_digest=self._executor.model_digest,
+        )
 
     def _compute(
         self, verify: Verify, tensors: Mapping[str, torch.Tensor]
@@ -225,25 +215,29 @@ class StageJob:
         """Run the layers; returns the chosen ids (last stage) and the tensors that go on."""
         if verify.answer_from < verify.start:
             raise JobError("bad_frame", "answer_from lies before the frame's first position")
-        hidden = self._executor.forward(self._input_of(verify, tensors), verify.start)
+        applied = self._applied
+        assert applied is not None, "a job that runs has applied its levers"
+        states = self._input_of(verify, tensors, applied.wire)
+        hidden = self._executor.forward(states, verify.start)
         if not self._executor.is_last:
-            return [], pack_states({"hidden": hidden}, self._wire)
+            return [], pack_states({"hidden": hidden}, applied.wire)
         answered = max(0, verify.start + verify.positions_len - verify.answer_from)
         if not answered:
             return [], {}
-        assert self._sampling is not None, "a job that runs has applied its levers"
         logits = self._executor.logits(hidden[-answered:])
         first_position = verify.start + verify.positions_len - answered + 1
-        ids = sample_ids(logits, first_position, self._sampling)
-        return ids, {"logits": logits.to(_LOGITS_DTYPE)} if self._replies_logits else {}
+        ids = sample_ids(logits, first_position, applied.sampling)
+        return ids, {"logits": logits.to(_LOGITS_DTYPE)} if applied.replies_logits else {}
 
-    def _input_of(self, verify: Verify, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def _input_of(
+        self, verify: Verify, tensors: Mapping[str, torch.Tensor], wire: str
+    ) -> torch.Tensor:
         if self._executor.is_first:
             if verify.ids is None or len(verify.ids) != verify.positions_len:
                 raise JobError("bad_frame", "the first stage needs one id a position")
             return self._executor.embed(verify.ids)
         try:
-            hidden = unpack_states(tensors, self._wire).get("hidden")
+            hidden = unpack_states(tensors, wire).get("hidden")
         except RemoteProtocolError as error:
             raise JobError("bad_frame", str(error)) from error
         if hidden is None or hidden.dim() != 2 or hidden.shape[0] != verify.positions_len:

@@ -21,6 +21,7 @@ from engine.transport.message import Noop, Probe, ProbeAck, ProbeOrder, ProbeRep
 from engine.transport.peer_log import PeerLog
 from engine.transport.probe import ProbePlan, Prober
 from engine.transport.reader import read_in_background
+from engine.trust.job_digests import JobDigests
 
 DIAL_TIMEOUT_S = 30.0
 
@@ -31,6 +32,7 @@ class StageLinks:
     Args:
         credentials: who this stage is and who may call it.
         successor: whom it sends to.
+        digests: sees the frames of attested jobs as they cross the ring's links.
         on_frame: gets job messages of the input link and when they were read (monotonic ns).
         on_lost: gets the reason when the link onward is gone.
     """
@@ -40,12 +42,14 @@ class StageLinks:
         credentials: Credentials,
         successor: Successor,
         listener: Listener,
+        digests: JobDigests,
         on_frame: Callable[[Received, int], None],
         on_lost: Callable[[str], None],
     ) -> None:
         self._credentials = credentials
         self._successor = successor
         self._listener = listener
+        self._digests = digests
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._log = PeerLog(credentials.node_id)
@@ -129,6 +133,8 @@ class StageLinks:
 
     def _adopt(self, role: str, link: Link) -> None:
         """Take a link into its role and read it."""
+        if role in ("input", self.onward_role):
+            link.watch(self._digests.tap)
         with self._lock:
             older, self._links[role] = self._links.get(role), link
             if role == self.onward_role:
@@ -181,6 +187,8 @@ class StageLinks:
                 return
             if isinstance(message, Reset):
                 opened_job = message.job
+                # Here, not where it is computed: its first frames are right behind.
+                self._digests.begin(message.job, message.levers.attestation)
             if getattr(message, "job", None) == opened_job:
                 self._on_frame(received, read_ns)
             else:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from engine.errors import LinkClosedError, LocalProtocolError, LonghaulError
 from engine.source import engine_source_digest
+from engine.stage.account import JobAccount
 from engine.stage.config import StageConfig, StageReady, Successor
 from engine.stage.executor import DecoderExecutor, Executor
 from engine.stage.frame_queue import FrameQueue, Queued
@@ -27,6 +29,8 @@ from engine.transport.credentials import Credentials
 from engine.transport.keep_warm import OFF
 from engine.transport.link import Listener
 from engine.transport.message import AnyMessage, Attest, JobErrorReport, Reset, Verify
+from engine.trust.identity import Identity
+from engine.trust.job_digests import JobDigests
 
 
 class StageService:
@@ -38,6 +42,7 @@ class StageService:
         credentials: who it is to its peers, and who may call it.
         successor: whom it sends to.
         listener: where predecessors and the coordinator call.
+        signer: signs what this stage states of attested jobs; None: it refuses such jobs.
     """
 
     def __init__(
@@ -47,13 +52,15 @@ class StageService:
         credentials: Credentials,
         successor: Successor,
         listener: Listener,
+        signer: Identity | None = None,
     ) -> None:
         self._node_id = credentials.node_id
         self._stage_idx = identity.stage_idx
-        self._job = StageJob(executor, identity)
+        digests = JobDigests()
+        self._job = StageJob(executor, identity, JobAccount(signer, digests))
         self._queue = FrameQueue()
         self._links = StageLinks(
-            credentials, successor, listener, self._on_frame, self._on_link_lost
+            credentials, successor, listener, digests, self._on_frame, self._on_link_lost
         )
 
     def run(self) -> None:
@@ -162,6 +169,7 @@ def main() -> None:
     config: StageConfig = _read_line(StageConfig)
     os.nice(config.nice)
     try:
+        signer = Identity.load_or_create(Path(config.signing_key)) if config.signing_key else None
         executor = load_executor(config)
         listener = Listener(config.listen_host)
     except (LonghaulError, OSError) as error:
@@ -170,8 +178,10 @@ def main() -> None:
     _write_line(StageReady(port=listener.address[1], kernel=executor.kernel))
     successor: Successor = _read_line(Successor)
     threading.Thread(target=_exit_with_launcher, name="launcher watch", daemon=True).start()
-    identity = StageIdentity(config.stage_idx, engine_source_digest(), config.num_threads)
-    StageService(executor, identity, config.credentials(), successor, listener).run()
+    identity = StageIdentity(
+        config.stage_idx, engine_source_digest(), config.num_threads, config.num_stages
+    )
+    StageService(executor, identity, config.credentials(), successor, listener, signer).run()
 
 
 if __name__ == "__main__":

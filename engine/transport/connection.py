@@ -51,6 +51,11 @@ class WireTime:
         return WireTime(self.codec_ns - other.codec_ns, self.seal_ns - other.seal_ns)
 
 
+# Sees job frames in the clear: whether sent, the message, its kind and payload. What is sent is
+# sealed in place when the call returns; what was received stays as it is.
+Tap = Callable[[bool, AnyMessage, int, memoryview], None]
+
+
 def no_clock() -> int:
     """The clock of a connection that nobody times."""
     return 0
@@ -102,6 +107,7 @@ class Connection:
         self._sealer: FrameSealer = PLAIN.sealer(b"")
         self._opener: FrameOpener = PLAIN.opener(b"")
         self._suite_name = ""  # of the handshake, once it has chosen
+        self.tap: Tap | None = None
         self._header = bytearray(HEADER_LEN)
         self._payload: bytearray | None = None  # None while the header is incomplete
         self._filled_len = 0
@@ -147,6 +153,9 @@ class Connection:
         begun_ns = self._clock()
         kind, buffer, payload_len = encode_message_frame(message, tensors)
         encoded_ns = self._clock()
+        if self.tap is not None:
+            payload = memoryview(buffer)[HEADER_LEN : HEADER_LEN + payload_len]
+            self.tap(True, message, kind, payload)
         frame = finish_frame(kind, buffer, payload_len, self._sealer)
         self.sending += WireTime(encoded_ns - begun_ns, self._clock() - encoded_ns)
         return frame
@@ -233,4 +242,6 @@ class Connection:
         kind = interpret_kind(self._raw_kind, authenticated=self._protected)
         message, tensors = decode_payload(kind, payload)
         self.receiving += WireTime(self._clock() - opened_ns, opened_ns - begun_ns)
+        if self.tap is not None:
+            self.tap(False, message, kind, payload)
         return Received(message, tensors, HEADER_LEN + len(body))

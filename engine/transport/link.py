@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import torch
 
 from engine.errors import LinkClosedError, LocalProtocolError, RemoteProtocolError
-from engine.transport.connection import Connection, Received, WireTime
+from engine.transport.connection import Connection, Received, Tap, WireTime
 from engine.transport.frame import MAX_PAYLOAD_LEN
 from engine.transport.handshake import Established
 from engine.transport.message import AnyMessage
@@ -61,6 +61,10 @@ class Link:
         self._writable.register(sock, select.POLLOUT)
         self.last_sent_s = time.monotonic()  # when the kernel or the outbox had the last frame
         _configure(sock)
+
+    def watch(self, tap: Tap) -> None:
+        """Let somebody see every message in the clear, from the sending or the reading thread."""
+        self._connection.tap = tap
 
     def take_wire_time(self) -> WireTime:
         """Time spent on this link's frames, both ways, since the last call."""

@@ -15,6 +15,7 @@ import torch
 
 from engine import defaults
 from engine.cluster.ring_keys import deal_keys
+from engine.coordinator.attested import Pinned
 from engine.coordinator.ring_links import RingAddresses
 from engine.coordinator.session import Session
 from engine.errors import JobError
@@ -24,6 +25,7 @@ from engine.stage.job import StageIdentity
 from engine.stage.service import StageService
 from engine.transport.credentials import Credentials
 from engine.transport.link import Listener
+from engine.trust.identity import Identity
 
 CONTEXT_LEN = 400
 VOCAB_SIZE = 32
@@ -107,7 +109,9 @@ class OracleRing:
         truth: Truth,
         delay_s: float = 0.0,
         suite: str = defaults.SUITE,
+        signers: Sequence[Identity] = (),
     ) -> None:
+        self._signers = signers
         self.keys = deal_keys(num_stages, suite, None)
         self.executors = [
             OracleExecutor(idx, num_stages, truth, delay_s) for idx in range(num_stages)
@@ -117,10 +121,11 @@ class OracleRing:
         self.services = [
             StageService(
                 executor,
-                StageIdentity(idx, engine_source_digest(), 1),
+                StageIdentity(idx, engine_source_digest(), 1, num_stages),
                 self.credentials(idx),
                 self._successor(idx),
                 listeners[idx],
+                signers[idx] if signers else None,
             )
             for idx, executor in enumerate(self.executors)
         ]
@@ -165,4 +170,11 @@ class OracleRing:
 
     def session(self) -> Session:
         ring = RingAddresses(self.addresses[0], self.addresses[-1], tuple(self.addresses))
-        return Session(ring, self.keys.coordinator(), CONTEXT_LEN)
+        return Session(ring, self.keys.coordinator(), CONTEXT_LEN, self.pinned())
+
+    def pinned(self) -> Pinned | None:
+        """Whom a coordinator that knows this ring believes."""
+        if not self._signers:
+            return None
+        publics = tuple(signer.public for signer in self._signers)
+        return Pinned(publics, len(self.executors), OracleExecutor.model_digest)
