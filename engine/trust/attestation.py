@@ -94,10 +94,14 @@ def root_of(digests: Sequence[bytes]) -> str:
 def sign_statement(statement: StageStatement, identity: Identity) -> str:
     """One line of JSON: the bytes, the key's fingerprint and the signature."""
     body = rfc8785.dumps(msgspec.to_builtins(statement))
+    return _envelope(identity.key_id, body, identity.sign(STATEMENT_TYPE, body))
+
+
+def _envelope(key_id: str, body: bytes, signature: bytes) -> str:
     signed = SignedStatement(
-        key_id=identity.key_id,
+        key_id=key_id,
         payload=base64.b64encode(body).decode(),
-        signature=base64.b64encode(identity.sign(STATEMENT_TYPE, body)).decode(),
+        signature=base64.b64encode(signature).decode(),
     )
     return msgspec.json.encode(signed).decode()
 
@@ -117,6 +121,8 @@ def open_envelope(text: str) -> tuple[SignedStatement, bytes, bytes]:
         signature = base64.b64decode(signed.signature, validate=True)
     except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
         raise ReceiptError(f"not a signed statement: {error}") from error
+    if _envelope(signed.key_id, body, signature) != text:  # base64 and JSON have several spellings
+        raise ReceiptError("not a signed statement in its one spelling")
     return signed, body, signature
 
 

@@ -7,7 +7,7 @@ statement. Must never know sockets or models.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.errors import ReceiptError
@@ -19,6 +19,8 @@ from engine.trust.attestation import (
     parse_statement,
 )
 from engine.trust.identity import PublicIdentity
+
+Said = Callable[[StageStatement], object]
 
 
 class AttestationError(ReceiptError):
@@ -61,6 +63,10 @@ class Expected:
     used_nonces: frozenset[str] = field(default_factory=frozenset)
 
 
+Known = Callable[[Expected, int], object]
+Guard = Callable[[Sequence[StageStatement], Expected], None]
+
+
 def verify_job(signed: Sequence[str], expected: Expected) -> list[StageStatement]:
     """Check a job's statements, in ring order.
 
@@ -74,11 +80,8 @@ def verify_job(signed: Sequence[str], expected: Expected) -> list[StageStatement
     if expected.job_nonce in expected.used_nonces:
         raise AttestationError("replay", f"nonce {expected.job_nonce} was used by an earlier job")
     statements = _authentic(signed, expected)
-    for stage_idx, statement in enumerate(statements):
-        _check_job(statement, stage_idx, expected)
-    _check_tiling(statements, expected.num_layers)
-    _check_roots(statements, expected)
-    _check_answers(statements[-1], expected)
+    for guard in GUARDS.values():
+        guard(statements, expected)
     return statements
 
 
@@ -113,27 +116,26 @@ def _authentic(signed: Sequence[str], expected: Expected) -> list[StageStatement
     return statements
 
 
-def _check_job(statement: StageStatement, stage_idx: int, expected: Expected) -> None:
-    """It is this job's, this stage's, and over the frames that were applied."""
-    positions = sum(positions_len for _, _, positions_len in expected.frames)
-    claims = (
-        ("replay", "nonce", statement.job_nonce, expected.job_nonce),
-        ("segment", "segment", statement.segment, expected.segment),
-        ("place", "stage", statement.stage_idx, stage_idx),
-        ("place", "number of stages", statement.num_stages, len(expected.signers)),
-        ("model", "model", statement.model_digest, expected.model_digest),
-        ("work", "number of frames", statement.frames, len(expected.frames)),
-        ("work", "number of positions", statement.positions, positions),
-    )
-    for code, name, said, known in claims:
-        if said != known:
-            raise AttestationError(code, f"says {name} {said}; it was {known}", stage_idx)
-    if statement.compute_ns == 0:
-        raise AttestationError("no_work", "says that it computed in no time", stage_idx)
+def _says(code: str, name: str, said: Said, known: Known) -> Guard:
+    """A guard by which every statement says what the verifier knows."""
+
+    def guard(statements: Sequence[StageStatement], expected: Expected) -> None:
+        for stage_idx, statement in enumerate(statements):
+            theirs, ours = said(statement), known(expected, stage_idx)
+            if theirs != ours:
+                raise AttestationError(code, f"says {name} {theirs}; it was {ours}", stage_idx)
+
+    return guard
 
 
-def _check_tiling(statements: Sequence[StageStatement], num_layers: int) -> None:
-    """The layer ranges follow on each other from 0 to the model's own depth."""
+def _check_work(statements: Sequence[StageStatement], expected: Expected) -> None:
+    for stage_idx, statement in enumerate(statements):
+        if statement.compute_ns == 0:
+            raise AttestationError("no_work", "says that it computed in no time", stage_idx)
+
+
+def _check_tiling(statements: Sequence[StageStatement], expected: Expected) -> None:
+    """The layer ranges follow on each other from 0."""
     at = 0
     for stage_idx, statement in enumerate(statements):
         if statement.layer_start != at or statement.layer_end <= at:
@@ -144,15 +146,21 @@ def _check_tiling(statements: Sequence[StageStatement], num_layers: int) -> None
                 stage_idx,
             )
         at = statement.layer_end
-    if at != num_layers:
-        last_idx = len(statements) - 1
+
+
+def _check_depth(statements: Sequence[StageStatement], expected: Expected) -> None:
+    """They end where the model does, by its own config."""
+    end = statements[-1].layer_end
+    if end != expected.num_layers:
         raise AttestationError(
-            "layers", f"ends at layer {at}; the model has {num_layers}", last_idx
+            "layers",
+            f"ends at layer {end}; the model has {expected.num_layers}",
+            len(statements) - 1,
         )
 
 
 def _check_roots(statements: Sequence[StageStatement], expected: Expected) -> None:
-    """What one sent is what the next received, from the coordinator round to the coordinator."""
+    """What one sent is what the next received, from the coordinator on."""
     sent, sender = expected.first_root, "the coordinator"
     for stage_idx, statement in enumerate(statements):
         if statement.in_root != sent:
@@ -162,30 +170,43 @@ def _check_roots(statements: Sequence[StageStatement], expected: Expected) -> No
                 stage_idx,
             )
         sent, sender = statement.out_root, f"stage {stage_idx}"
+
+
+def _check_last_root(statements: Sequence[StageStatement], expected: Expected) -> None:
+    """What the last one sent is what the coordinator received."""
+    sent = statements[-1].out_root
     if sent != expected.last_root:
         raise AttestationError(
             "chain",
             f"sent {sent[:16]}…; the coordinator received {expected.last_root[:16]}…",
             len(statements) - 1,
         )
+
+
+def _check_who_answers(statements: Sequence[StageStatement], expected: Expected) -> None:
     for stage_idx, statement in enumerate(statements[:-1]):
         if statement.answers is not None:
             raise AttestationError("answers", "answers, and is not the last stage", stage_idx)
 
 
-def _check_answers(last: StageStatement, expected: Expected) -> None:
-    """The committed output is what the last stage says that it answered."""
-    last_idx = len(expected.signers) - 1
-    if last.answers is None:
+def _check_answered_frames(statements: Sequence[StageStatement], expected: Expected) -> None:
+    """The last stage answered the applied frames, and no others."""
+    last_idx, answers = len(statements) - 1, statements[-1].answers
+    if answers is None:
         raise AttestationError("answers", "the last stage states no answers", last_idx)
-    keys = [(answer.epoch, answer.start) for answer in last.answers]
+    keys = [(answer.epoch, answer.start) for answer in answers]
     applied: list[FrameKey] = [(epoch, start) for epoch, start, _ in expected.frames]
     if keys != applied:
         raise AttestationError("answers", "its answers are not to the applied frames", last_idx)
+
+
+def _check_output(statements: Sequence[StageStatement], expected: Expected) -> None:
+    """The committed output is what the last stage says that it answered."""
+    last_idx, answers = len(statements) - 1, statements[-1].answers or ()
     # A position that was answered twice was refuted in between: the later answer stands.
     answered = {
         answer.answer_from + 1 + idx: token
-        for answer in last.answers
+        for answer in answers
         for idx, token in enumerate(answer.ids)
     }
     for position, token in enumerate(expected.output_ids, start=expected.prompt_len):
@@ -196,3 +217,34 @@ def _check_answers(last: StageStatement, expected: Expected) -> None:
                 f"{token}",
                 last_idx,
             )
+
+
+# In this order; each is a fault that no other one sees (tests/trust/test_verify.py).
+GUARDS: Mapping[str, Guard] = {
+    "nonce": _says("replay", "nonce", lambda it: it.job_nonce, lambda known, _: known.job_nonce),
+    "segment": _says("segment", "segment", lambda it: it.segment, lambda known, _: known.segment),
+    "place": _says("place", "stage", lambda it: it.stage_idx, lambda _, stage_idx: stage_idx),
+    "ring": _says(
+        "place", "number of stages", lambda it: it.num_stages, lambda known, _: len(known.signers)
+    ),
+    "model": _says(
+        "model", "model", lambda it: it.model_digest, lambda known, _: known.model_digest
+    ),
+    "frames": _says(
+        "work", "number of frames", lambda it: it.frames, lambda known, _: len(known.frames)
+    ),
+    "positions": _says(
+        "work",
+        "number of positions",
+        lambda it: it.positions,
+        lambda known, _: sum(positions_len for _, _, positions_len in known.frames),
+    ),
+    "work": _check_work,
+    "tiling": _check_tiling,
+    "depth": _check_depth,
+    "chain": _check_roots,
+    "last root": _check_last_root,
+    "who answers": _check_who_answers,
+    "answered frames": _check_answered_frames,
+    "output": _check_output,
+}
