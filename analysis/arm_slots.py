@@ -25,6 +25,8 @@ _SLOTS: dict[str, tuple[int, str]] = {
     "chain-s2": (2, "P"),
     "chain-s3": (3, "<"),
     "chain-s6": (4, "P"),
+    "ar-attest": (0, "D"),
+    "chain-attest": (2, "D"),
     "ar-warm": (0, "D"),
     "chain-warm": (2, "D"),
     "chain-m3": (1, "<"),

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from analysis.attest_tables import cheap_enough
 from analysis.counted_rules import fp8_bytes, fp8_text, frames_a_traversal, lossless, same_ids
 from analysis.effects import FASTER, INSIDE, SLOWER
 from analysis.load import Experiment
@@ -44,6 +45,7 @@ DRAFTABLE = {  # experiment -> the cells that its H2 names
     "planner-eu": ("verbatim-long", "mixed"),
     "planner-six": ("verbatim-long", "mixed"),
 }
+MIN_ATTESTED = 0.98
 BASE = "chain-k8"
 TWO_STATE_TO_BASE = Pair("two-state", BASE, null_of=BASE)
 TWO_STATE_GAIN = verdict_on("two-state", BASE, FASTER, "verbatim-long")
@@ -84,6 +86,12 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "k": {"H1": verdict_on("chain-k32", BASE, FASTER, "verbatim"), "H2": lossless},
     "depth": {"H1": verdict_on("chain-d1", BASE, SLOWER, "verbatim"), "H2": lossless},
     "stages": {"H1": lossless},
+    "attest": {
+        "H1": over_all_cells(Pair("chain-attest", BASE, null_of=BASE), MIN_ATTESTED),
+        "H2": over_all_cells(Pair("ar-attest", "ar", null_of="ar"), MIN_ATTESTED),
+        "H3": cheap_enough,
+        "H4": lossless,
+    },
     "keepwarm": _keepwarm_rules(FASTER),
     "keepwarm-bbr": _keepwarm_rules(INSIDE),
     "acceptance": {"H1": independence_rejected, "H2": match_predicts, "H3": lossless},

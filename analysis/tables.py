@@ -17,6 +17,7 @@ import pandas as pd
 from rich.console import Console
 
 from analysis import keepwarm
+from analysis.attest_tables import attest_table
 from analysis.breakdown_table import breakdown_table, has_breakdown
 from analysis.comparison_tables import fp8_ids_table, fp8_speed_table, seal_table
 from analysis.determinism import determinism_table
@@ -211,6 +212,7 @@ RESULTS: Mapping[str, tuple[Maker, ...]] = {
     ),
     "two-state": (published_table, *AB_TABLES, determinism_table),
     "int4": (*AB_TABLES, stale_table),
+    "attest": (*AB_TABLES, attest_table),
     **dict.fromkeys(PLANNER_RUNS, (*AB_TABLES, regret_table, stale_table)),
 }
 UNTIMED_RESULTS: tuple[Maker, ...] = (frame_table,)

@@ -14,9 +14,10 @@ import msgspec
 from rich.console import Console
 
 from bench import compare, host, pilot, prior, replay_cli
+from bench.experiment import Experiment
 from bench.experiments import EXPERIMENTS, choose_cells, get_experiment, get_scale
 from bench.folders import choose_store
-from bench.plan import Selection, check_selection, host_kernel, make_plan
+from bench.plan import Selection, attests, check_selection, host_kernel, make_plan
 from bench.pool import pool, pooled_table
 from bench.progress import RunView
 from bench.record import Surroundings
@@ -31,7 +32,7 @@ from bench.wan import netns_cli
 from bench.wan.profile import LinkProfile, load_profile
 from bench.wan.self_test import measure_delay
 from engine import defaults
-from engine.cluster.launch import RingSpec
+from engine.cluster.launch import RingSpec, stage_key_ids
 from engine.cluster.plan import even_plan
 from engine.errors import ConfigError, LonghaulError
 from engine.model.tokenizer import Tokenizer
@@ -119,13 +120,17 @@ def _check_numbers(asked: argparse.Namespace) -> None:
             raise ConfigError(f"{option} is {value}; allowed: {low} to 2^53 - 1")
 
 
+def _arms(asked: argparse.Namespace, experiment: Experiment) -> tuple[str, ...]:
+    return _split("--arms", asked.arms) or experiment.arms
+
+
 def _select(asked: argparse.Namespace) -> Selection:
     _check_numbers(asked)
     experiment = get_experiment(asked.experiment)
     scale = get_scale(experiment, asked.scale)
     selection = Selection(
         experiment=experiment,
-        arms=_split("--arms", asked.arms) or experiment.arms,
+        arms=_arms(asked, experiment),
         cells=tuple(choose_cells(scale, _split("--cells", asked.cells))),
         max_new_tokens=asked.max_new_tokens or scale.max_new_tokens,
         reps=scale.reps if asked.reps is None else asked.reps,
@@ -149,6 +154,7 @@ def _ring_config(asked: argparse.Namespace, profile: LinkProfile, files: ModelFi
         kernel=host_kernel("f32"),
         max_kv_size=0,
         links=asked.links or experiment.links,
+        signers=stage_key_ids(num_stages) if attests(_arms(asked, experiment)) else [],
     )
 
 

@@ -45,6 +45,7 @@ class Arm:
         suite: ring lever: what seals the frames; None: the run's default.
         num_stages: ring lever; None: the run's default.
         keepwarm_ms: silence on a link before a noop; 0: none.
+        attestation: whether stages state what they did, and sign it.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Arm:
     suite: str | None = None
     num_stages: int | None = None
     keepwarm_ms: int = 0
+    attestation: bool = False
     description: str
 
 
@@ -113,6 +115,11 @@ def _planned(name: str, policy: str, drafter: str, description: str) -> Arm:
 
 def _sealed(name: str, suite: str, description: str) -> Arm:
     return replace(_BASE, name=name, suite=suite, description=description)
+
+
+def _attested(name: str, arm: Arm) -> Arm:
+    words = f"{arm.name}, stages state what they did and sign it."
+    return replace(arm, name=name, attestation=True, description=words)
 
 
 def _warm(name: str, arm: Arm) -> Arm:
@@ -209,6 +216,12 @@ ARMS: dict[str, Arm] = {
         _chain("chain-k4", 4, f"Frames of 4 n-gram drafts, {DEPTH} in flight."),
         *(_swept("d", "depth", depth, "in flight") for depth in (1, 2, 8)),
         *(_swept("s", "num_stages", num, "stages") for num in (1, 2, 3, 6)),
+        *(
+            replace(
+                arm, name=f"{name}-attest", attestation=True, description=f"{arm.name}, attested."
+            )
+            for name, arm in (("ar", _AR), ("chain", _BASE))
+        ),
         _warm("ar-warm", _AR),
         _warm("chain-warm", _BASE),
         *(_counted(num_stages, "ids") for num_stages in FRAME_STAGES),
@@ -237,6 +250,7 @@ _FRAME = ("ar", "null-ar", BASE_ARM, "null")  # what every sweep stands beside
 LENGTH_ARMS = (*_FRAME, "chain-k4", "chain-k16", "chain-k32", "chain-k64")
 DEPTH_ARMS = (*_FRAME, "chain-d1", "chain-d2", "chain-d8")
 STAGE_ARMS = (*_FRAME, "chain-s1", "chain-s2", "chain-s3", "chain-s6")
+ATTEST_ARMS = ("ar", "null-ar", "ar-attest", BASE_ARM, "null", "chain-attest")
 KEEPWARM_ARMS = ("ar", "null-ar", "ar-warm", BASE_ARM, "null", "chain-warm")
 FRAME_ARMS = tuple(f"{reply}-s{n}" for reply in ("ids", "logits") for n in FRAME_STAGES)
 

@@ -3,7 +3,8 @@
 An experiment's folder has a `plan.json`; a study's folder has records named by 16 hex digits.
 
 Guarantees: every contradiction is found and named by file, rule and detail; nothing stops at the
-first one. It shares none of the harness's code but the schema. Must never change a file.
+first one. It shares none of the harness's code but the schema and the verifier of attestations.
+Must never change a file.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from bench.attested import attestation_faults
 from bench.check_files import CheckedFolder, Finding, receipt_file
 from bench.check_plan import check_plan
 from bench.check_rules import check_position, check_receipt
@@ -83,6 +85,8 @@ class Inspection:
             if row.job_idx not in self.receipt_ids:
                 self.add(receipt_file(row.job_idx), "missing", "planned, but there is no receipt")
         self._check_lossless()
+        for job_idx, detail in attestation_faults(self.receipts, self.files.keys):
+            self.add(receipt_file(job_idx), "attestation", detail)
 
     # -- receipts together -----------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from bench.schema_versions import version_defects
 
 EXACT_WIRES = ("f32", "int4")  # numeric configurations whose output is the same on every layer plan
 OWN_WEIGHTS = ("int4",)  # numeric configurations whose kernel is named after them
-ARM_RING_LEVERS = ("num_stages", "layer_plan", "suite", "kernel")  # in which arms may differ
+# In which arms' rings may differ.
+ARM_RING_LEVERS = ("num_stages", "layer_plan", "suite", "kernel", "signers")
 
 
 def check_plan(plan: Plan) -> Found:
@@ -74,6 +75,9 @@ def _check_rings(plan: Plan) -> Found:
             yield "rings", f"arm {arm!r} has a ring of its own that is the default ring"
         if not set(differing) <= set(ARM_RING_LEVERS):
             yield "rings", f"ring of {arm!r} differs from the default ring in {differing}"
+    for arm, config in plan.arms.items():
+        if config.attestation and not plan.ring_of(arm).signers:
+            yield "rings", f"{arm!r} is to be attested, and its ring has no signers"
     yield from _check_lossy_wires(plan)
     yield from _check_kernels(plan)
 
@@ -83,6 +87,9 @@ def _check_ring(ring: RingConfig, num_layers: int) -> Iterator[str]:
     ends = [end for _, end in ring.layer_plan]
     if len(ring.layer_plan) != ring.num_stages:
         yield f"{len(ring.layer_plan)} layer ranges for {ring.num_stages} stages"
+    signers = ring.signers or []
+    if signers and (len(signers) != ring.num_stages or len(set(signers)) < len(signers)):
+        yield f"{len(set(signers))} signers for {ring.num_stages} stages"
     if starts != [0, *ends[:-1]] or ends[-1:] != [num_layers]:
         yield f"layers {ring.layer_plan} do not tile [0, {num_layers})"
 

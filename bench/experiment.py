@@ -25,6 +25,7 @@ class Scale:
 FAILED_JOBS = "Failed jobs and jobs of a block whose reference failed; each is listed."
 REFERENCES = "Reference jobs enter no speed."
 SPEED = "Primary metric: decode_tok_per_s, as paired log-ratios within a block."
+STOPPING = "All planned jobs; no ratio is looked at before the last one is done."
 QUICK = Scale(cells="quick", max_new_tokens=32, reps=1)
 
 
@@ -51,3 +52,4 @@ class Experiment:
     alpha: str = "0.05"
     links: Literal["relay", "netns"] = "relay"
     exclusions: tuple[str, ...] = (FAILED_JOBS, REFERENCES)
+    stopping: str = STOPPING

@@ -24,8 +24,9 @@ from bench.schema import (
     Plan,
     PlannedJobRow,
     RingConfig,
-    SamplingRow,
 )
+from bench.schema_levers import SamplingRow
+from engine.cluster.launch import stage_key_ids
 from engine.cluster.plan import even_plan
 from engine.coordinator.job import make_levers
 from engine.errors import ConfigError
@@ -77,6 +78,7 @@ def arm_levers(arm_name: str, max_new_tokens: int) -> Levers:
         numeric_config=arm.numeric_config,
         reply=arm.reply,
         keepwarm_ms=arm.keepwarm_ms,
+        attestation=arm.attestation,
     )
     return msgspec.structs.replace(levers, policy=arm.policy, drafter=arm.drafter)
 
@@ -122,8 +124,16 @@ def arm_ring(
         ring = msgspec.structs.replace(ring, kernel=kernel_of(weights))
     if arm.num_stages not in (None, ring.num_stages):
         layer_plan = even_plan(num_layers, arm.num_stages)
-        ring = msgspec.structs.replace(ring, num_stages=arm.num_stages, layer_plan=layer_plan)
+        signers = stage_key_ids(arm.num_stages) if ring.signers else []
+        ring = msgspec.structs.replace(
+            ring, num_stages=arm.num_stages, layer_plan=layer_plan, signers=signers
+        )
     return msgspec.structs.replace(ring, suite=arm.suite or ring.suite)
+
+
+def attests(arms: Sequence[str]) -> bool:
+    """Whether one of them asks stages to sign; then the keys of all of them stand in the plan."""
+    return any(get_arm(name).attestation for name in arms)
 
 
 def check_selection(selection: Selection) -> None:
@@ -194,6 +204,7 @@ def make_plan(
         exclusions=list(experiment.exclusions),
         jobs=_planned_jobs(selection, cells),
         arm_rings={name: own for name, own in rings.items() if own != ring},
+        stopping=experiment.stopping,
     )
 
 

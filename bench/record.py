@@ -15,6 +15,7 @@ import msgspec
 from bench.plan import job_config
 from bench.schema import (
     LINK_MISMATCH,
+    AttestedRow,
     Build,
     Counters,
     Failure,
@@ -138,7 +139,16 @@ def make_receipt(
         counters=_counters(result),
         frames=[_frame_row(record) for record in result.frames],
         attestations=[statement.signed for statement in result.statements if statement.signed],
+        attested=_attested(result),
     )
+
+
+def _attested(result: JobResult) -> AttestedRow | None:
+    """The coordinator's first frames are what it sent, its last ones what it received."""
+    if result.account is None:
+        return None
+    roots = result.account.roots
+    return AttestedRow(segment=0, first_root=roots.out_root, last_root=roots.in_root)
 
 
 def _found_afterwards(lossless: Lossless, link_fault: str | None) -> JobError | None:

@@ -68,6 +68,7 @@ class RingRecipe:
             suite=config.suite,
             nice=self.nice,
             weights=weights_of_kernel(config.kernel),
+            signs=bool(config.signers),
         )
         return LocalRing(spec, links)
 

@@ -79,19 +79,11 @@ def make_schedule(
     Raises:
         ConfigError: nothing to run, or a name is given twice.
     """
-    cell_names = [cell.name for cell in cells]
     arm_names = [arm.name for arm in arms]
-    if reps < 1 or not cells or not arms:
-        raise ConfigError(
-            f"a schedule needs cells, arms and at least 1 rep; got {len(cells)} cells, "
-            f"{len(arms)} arms, {reps} reps"
-        )
-    for kind, names in (("cell", cell_names), ("arm", arm_names)):
-        if len(set(names)) < len(names):
-            raise ConfigError(f"schedule: a {kind} is given twice: {', '.join(names)}")
+    _check_names([cell.name for cell in cells], arm_names, reps)
     configs = sorted({arm.numeric_config for arm in arms})
     references = [reference_arm(config).name for config in configs]
-    base_orders = {name: _base_order(arm_names, seed, name) for name in cell_names}
+    base_orders = {cell.name: _base_order(arm_names, seed, cell.name) for cell in cells}
     jobs = _warmup_jobs(cells[0], warmups)
     for rep in range(reps):
         for cell_idx, cell in enumerate(cells):
@@ -111,6 +103,17 @@ def make_schedule(
                 for order_idx, (arm_name, role) in enumerate(block)
             ]
     return jobs
+
+
+def _check_names(cell_names: Sequence[str], arm_names: Sequence[str], reps: int) -> None:
+    if reps < 1 or not cell_names or not arm_names:
+        raise ConfigError(
+            f"a schedule needs cells, arms and at least 1 rep; got {len(cell_names)} cells, "
+            f"{len(arm_names)} arms, {reps} reps"
+        )
+    for kind, names in (("cell", cell_names), ("arm", arm_names)):
+        if len(set(names)) < len(names):
+            raise ConfigError(f"schedule: a {kind} is given twice: {', '.join(names)}")
 
 
 def _warmup_jobs(cell: PlannedCell, arms: Sequence[Arm]) -> list[PlannedJob]:

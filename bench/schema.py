@@ -12,14 +12,26 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from bench.schema_levers import JobConfig
+from bench.schema_levers import SamplingRow as SamplingRow
 from bench.schema_links import Count, Decimal, Digest, Hex, LinkRow, LinkTest, Record
 
 ReceiptSchema = Literal[
-    "longhaul-receipt/1", "longhaul-receipt/2", "longhaul-receipt/3", "longhaul-receipt/4"
+    "longhaul-receipt/1",
+    "longhaul-receipt/2",
+    "longhaul-receipt/3",
+    "longhaul-receipt/4",
+    "longhaul-receipt/5",
 ]
-PlanSchema = Literal["longhaul-plan/1", "longhaul-plan/2", "longhaul-plan/3", "longhaul-plan/4"]
-RECEIPT_SCHEMA: ReceiptSchema = "longhaul-receipt/4"  # what is written now
-PLAN_SCHEMA: PlanSchema = "longhaul-plan/4"
+PlanSchema = Literal[
+    "longhaul-plan/1",
+    "longhaul-plan/2",
+    "longhaul-plan/3",
+    "longhaul-plan/4",
+    "longhaul-plan/5",
+]
+RECEIPT_SCHEMA: ReceiptSchema = "longhaul-receipt/5"  # what is written now
+PLAN_SCHEMA: PlanSchema = "longhaul-plan/5"
 STUDY_SCHEMA: Literal["longhaul-study/1"] = "longhaul-study/1"
 
 LINK_MISMATCH = "link_mismatch"  # failure of a job that decoded well on links not the profile's
@@ -60,34 +72,6 @@ class FrameRow(Record, frozen=True, kw_only=True):
     draft_ns: Count | UnsetType = UNSET  # drafting and planning it before it was sent
 
 
-class SamplingRow(Record, frozen=True, kw_only=True):
-    """How tokens are chosen; temperature 0 is greedy."""
-
-    temperature: Decimal
-    top_k: Count  # 0: no limit
-    top_p: Decimal
-    seed: Hex
-
-
-class JobConfig(Record, frozen=True, kw_only=True):
-    """Every job lever, as requested or as one process observed it."""
-
-    arm: str
-    policy: str
-    policy_params: dict[str, Count]
-    draft_len: Count
-    depth: Count
-    drafter: str
-    min_match_len: Count
-    prefill_chunk: Count
-    max_new_tokens: Count
-    numeric_config: str
-    attestation: bool
-    keepwarm_ms: Count
-    reply: Literal["ids", "logits"] | UnsetType = UNSET  # what the last stage answers with
-    sampling: SamplingRow | UnsetType = UNSET
-
-
 class RingConfig(Record, frozen=True, kw_only=True):
     """Every ring lever, fixed at bring-up."""
 
@@ -100,6 +84,7 @@ class RingConfig(Record, frozen=True, kw_only=True):
     kernel: str  # the row-invariant products in use, and since version 3 the attention
     max_kv_size: Count | UnsetType = UNSET  # keys a query may see; 0: all
     links: Literal["relay", "netns"] | UnsetType = UNSET  # how they are emulated
+    signers: list[Hex] | UnsetType = UNSET  # key ids of the stages, ring order; none: none signs
 
 
 class StageObserved(Record, frozen=True, kw_only=True):
@@ -196,6 +181,14 @@ class Counters(Record, frozen=True, kw_only=True):
     stages_uncorrelated: Count | UnsetType = UNSET  # messages that stages dropped as unentitled
 
 
+class AttestedRow(Record, frozen=True, kw_only=True):
+    """The coordinator's own account of an attested job, over the frames it applied."""
+
+    segment: Count  # 0, or how often the job was resumed before
+    first_root: Digest  # of the frames that it sent to the first stage
+    last_root: Digest  # of the replies that it received from the last
+
+
 class Receipt(Record, frozen=True, kw_only=True):
     """The record of one job of the harness."""
 
@@ -222,7 +215,8 @@ class Receipt(Record, frozen=True, kw_only=True):
     lossless: Lossless
     counters: Counters
     frames: list[FrameRow]
-    attestations: list[str]  # verbatim signed statements
+    attestations: list[str]  # verbatim signed statements, ring order
+    attested: AttestedRow | UnsetType | None = UNSET  # None: not asked for, or the job failed first
 
     @property
     def text_stands(self) -> bool:
@@ -264,6 +258,7 @@ class Plan(Record, frozen=True, kw_only=True):
     exclusions: list[str]
     jobs: list[PlannedJobRow]
     arm_rings: dict[str, RingConfig] | UnsetType = UNSET  # of the arms that leave the default ring
+    stopping: str | UnsetType = UNSET  # when the run ends, and who may look before
 
     def ring_of(self, arm: str) -> RingConfig:
         """The ring that an arm's jobs run on."""

@@ -23,7 +23,7 @@ from bench.schema import (
 )
 from bench.schema_links import LinkRow
 
-VERSIONS = (1, 2, 3, 4)
+VERSIONS = (1, 2, 3, 4, 5)
 # Fields that came with a version; every other one that may be missing came with version 2.
 _SINCE: Mapping[int, Mapping[type[msgspec.Struct], tuple[str, ...]]] = {
     3: {
@@ -44,6 +44,11 @@ _SINCE: Mapping[int, Mapping[type[msgspec.Struct], tuple[str, ...]]] = {
         ),
         Receipt: ("link_test",),
         RingConfig: ("links",),
+    },
+    5: {
+        Receipt: ("attested",),
+        RingConfig: ("signers",),
+        Plan: ("stopping",),
     },
 }
 SOURCES_SINCE_3 = ("filler", "oracle")  # of a frame's drafts

@@ -6,7 +6,7 @@ are among them, so that every value is judged by one band. Must never know how a
 
 from __future__ import annotations
 
-from bench.arms import BASE_ARM, DEPTH_ARMS, KEEPWARM_ARMS, LENGTH_ARMS, STAGE_ARMS
+from bench.arms import ATTEST_ARMS, BASE_ARM, DEPTH_ARMS, KEEPWARM_ARMS, LENGTH_ARMS, STAGE_ARMS
 from bench.experiment import QUICK, SPEED, Experiment, Scale
 
 _SWEPT = Scale(cells=("verbatim", "json-extraction", "chat"), max_new_tokens=48, reps=4)
@@ -67,6 +67,14 @@ SWEEPS = (
         STAGE_ARMS,
         f"H1: {_LOSSLESS}",
         "The loop of the profile is the same for every ring: what differs is what stages add.",
+    ),
+    _sweep(
+        "attest",
+        ATTEST_ARMS,
+        "H1: over all cells, chain-attest decodes at 0.98 or more of the speed of chain-k8.",
+        "H2: over all cells, ar-attest decodes at 0.98 or more of the speed of ar.",
+        "H3: in every attested job stages spend at most 0.4 % of their computing time on digests.",
+        f"H4: {_LOSSLESS}",
     ),
     _keepwarm("keepwarm", "cubic", "faster, beyond the null band, than"),
     _keepwarm("keepwarm-bbr", "bbr", "inside the null band of"),

@@ -1,7 +1,7 @@
-"""`python -m engine generate | prepare | secret`: text from a local ring, the model's cache, keys.
+"""`python -m engine generate | verify | prepare | secret`: text from a local ring, what it attests.
 
 The one file of the engine that looks into `bench`: an entry point joins rooms, and the link
-profiles live there (docs/decisions/0003).
+profiles and the schema of receipts live there (docs/decisions/0003).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from engine import defaults
-from engine.cluster.launch import LocalRing, RingSpec
+from engine.cluster.launch import CHECKOUT_DIR, LocalRing, RingSpec
 from engine.cluster.node_keys import create_cluster_secret
 from engine.coordinator.generate import Generation, Generator
 from engine.coordinator.job import make_levers
@@ -24,7 +24,11 @@ from engine.model.weights import prepare_model
 from engine.numeric import NUMERIC_CONFIGS
 from engine.transport.message import Levers
 from engine.transport.seal import SUITES
+from engine.trust import shard_receipt
+from engine.trust.identity import load_public_keys, longhaul_home
 
+OWN_FORMAT = "longhaul"
+COMMITTED_KEYS = CHECKOUT_DIR / "receipts" / "keys"
 _MODEL_HELP = "a GGUF file, a Hugging Face folder or a packaged model's name: " + ", ".join(
     PACKAGED_MODELS
 )
@@ -37,7 +41,19 @@ def _parser() -> argparse.ArgumentParser:
     prepare.add_argument("--model", help=_MODEL_HELP)
     secret = commands.add_parser("secret", help="write a new cluster secret into a file")
     secret.add_argument("path", type=Path, help="a file that does not exist yet")
-    generate = commands.add_parser("generate", help="decode one prompt on a local ring")
+    verifying = commands.add_parser("verify", help="check what the stages of a job signed")
+    verifying.add_argument("receipts", type=Path, nargs="+")
+    formats = (OWN_FORMAT, shard_receipt.SCHEMA)
+    verifying.add_argument("--format", choices=formats, default=OWN_FORMAT)
+    verifying.add_argument("--num-layers", type=int, help=f"of the model, for {formats[1]}")
+    verifying.add_argument(
+        "--keys", type=Path, action="append", help="folder of trusted *.pub files; default: yours"
+    )
+    _add_generate(commands.add_parser("generate", help="decode one prompt on a local ring"))
+    return parser
+
+
+def _add_generate(generate: argparse.ArgumentParser) -> None:
     prompt = generate.add_mutually_exclusive_group(required=True)
     prompt.add_argument("text", nargs="?", help="the prompt")
     prompt.add_argument("--prompt", help="the prompt")
@@ -75,10 +91,10 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument(
         "--cluster-secret", type=Path, metavar="FILE", help="default: a fresh one for this ring"
     )
+    generate.add_argument("--attest", action="store_true", help="stages sign what they did")
     generate.add_argument("--stop", action="append", default=[], help="output ends with this")
     generate.add_argument("--seed", type=int, default=0, help="of the links' jitter")
     generate.add_argument("--json", action="store_true", help="one JSON object instead of text")
-    return parser
 
 
 def _levers(asked: argparse.Namespace) -> Levers:
@@ -103,6 +119,7 @@ def _levers(asked: argparse.Namespace) -> Levers:
         top_k=asked.top_k,
         top_p=asked.top_p,
         sampling_seed=asked.sampling_seed,
+        attestation=asked.attest,
     )
 
 
@@ -164,6 +181,7 @@ def generate(asked: argparse.Namespace) -> int:
         cluster_secret_path=asked.cluster_secret,
         max_kv_size=asked.max_kv_size,
         weights=NUMERIC_CONFIGS[levers.numeric_config].weights,
+        signs=asked.attest,
     )
     with LocalRing(spec, emulator) as ring, ring.session() as session:
         generator = Generator(session, ring.files)
@@ -201,7 +219,27 @@ def secret(asked: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"generate": generate, "prepare": prepare, "secret": secret}
+def verify(asked: argparse.Namespace) -> int:
+    """Check attestations; the first fault ends it."""
+    folders = asked.keys or [COMMITTED_KEYS, longhaul_home() / "keys"]
+    keys = load_public_keys(*folders)
+    if asked.format == OWN_FORMAT:
+        from bench.attested import verify_files
+
+        for line in verify_files(asked.receipts, keys):
+            print(line)
+        return 0
+    if asked.num_layers is None:
+        raise ConfigError(f"{asked.format} says no number of layers; give --num-layers")
+    signers = list(keys.values()) if asked.keys else []
+    for path in asked.receipts:
+        found = shard_receipt.verify_file(path, asked.num_layers, signers)
+        whose = "pinned keys" if signers else "keys that nobody pinned"
+        print(f"{path}: {len(found)} stages, layers 0..{found[-1].layer_end}, {whose}")
+    return 0
+
+
+COMMANDS = {"generate": generate, "verify": verify, "prepare": prepare, "secret": secret}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -31,7 +31,7 @@ from engine.model.linear import KERNELS
 from engine.model.threads import available_cores, openmp_env
 from engine.model.weights import ModelFiles, prepare_model
 from engine.stage.config import StageConfig, StageReady, Successor
-from engine.trust.identity import PublicIdentity, longhaul_home
+from engine.trust.identity import Identity, PublicIdentity, longhaul_home
 
 CHECKOUT_DIR = Path(__file__).resolve().parents[2]
 STOP_TIMEOUT_S = 3.0
@@ -94,6 +94,15 @@ class RingSpec:
 def stage_key_path(stage_idx: int) -> Path:
     """Where the key of this user's stage lies; the stage makes it at its first start."""
     return longhaul_home() / "keys" / f"stage-{stage_idx}.key"
+
+
+def stage_key_ids(num_stages: int) -> list[str]:
+    """Fingerprints of this user's stages' keys, in ring order; keys are made where missing.
+
+    Raises:
+        ConfigError: a key file that others can read, or that is none.
+    """
+    return [Identity.load_or_create(stage_key_path(idx)).key_id for idx in range(num_stages)]
 
 
 class LocalRing:

@@ -79,7 +79,7 @@ class Generator:
             nonce=secrets.token_hex(16),
             **({"should_stop": should_stop} if stop else {}),
         )
-        result = self._session.run(request, lambda ids: on_text(stream.push(ids)))
+        result = self._session.run(request, lambda ids, _: on_text(stream.push(ids)))
         if result.failure is not None:
             raise result.failure
         on_text(stream.finish())

@@ -95,6 +95,15 @@ class PublicIdentity:
         return PublicIdentity(raw)
 
 
+def verify_raw(key: bytes, signature: bytes, body: bytes) -> bool:
+    """Whether an Ed25519 signature over the bare bytes holds; for formats that bind no type."""
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, body)
+    except (InvalidSignature, ValueError):  # ValueError: that is no key
+        return False
+    return True
+
+
 class Identity:
     """A private key held by this process."""
 

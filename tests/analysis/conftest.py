@@ -77,6 +77,12 @@ def depth_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
 
 
 @pytest.fixture(scope="session")
+def attest_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
+    """Two cells, four reps; nobody has signed anything yet."""
+    return _invented(tmp_path_factory, "attest")
+
+
+@pytest.fixture(scope="session")
 def keepwarm_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
     """Three cells, four reps; noops take two fifths off a chain's times and nothing off ar's."""
     return _invented(tmp_path_factory, "keepwarm")

@@ -110,6 +110,7 @@ def make_receipt(
         ring=ring,
         links=link_rows(ring.num_stages),
         link_test=None,
+        attested=None,
         host={"num_cores": 2, "load_average": LOADS[row.job_idx % len(LOADS)]},
         timing=timing_until(last_ns, sum(frame.draft_ns for frame in frames)),
         prompt_digest=digest_of(row.cell),

@@ -16,8 +16,8 @@ from bench.schema import (
     ModelFacts,
     Plan,
     PlannedJobRow,
-    SamplingRow,
 )
+from bench.schema_levers import SamplingRow
 from tests.analysis.wire_builder import (
     FRAME_ARMS,
     NUM_LAYERS,
@@ -39,6 +39,8 @@ ARM_LEVERS = {
     "chain-d1": (8, 8, 1),
     "chain-d2": (8, 8, 2),
     "chain-d8": (8, 8, 8),
+    "ar-attest": (0, 0, 1),
+    "chain-attest": (8, 8, 4),
     "ar-warm": (0, 0, 1),
     "chain-warm": (8, 8, 4),
     "chain-k32": (32, 32, 4),
@@ -108,6 +110,10 @@ RECIPES = {
         experiment="depth",
         cells=("verbatim-copy", "chat"),
         arms=("ar", "null-ar", "chain-k8", "null", "chain-d1", "chain-d2", "chain-d8"),
+    ),
+    "attest": Recipe(
+        experiment="attest",
+        arms=("ar", "null-ar", "ar-attest", "chain-k8", "null", "chain-attest"),
     ),
     "keepwarm": Recipe(
         experiment="keepwarm",
@@ -234,4 +240,5 @@ def make_plan(recipe: Recipe) -> Plan:
         exclusions=[],
         jobs=planned_rows(recipe),
         arm_rings={arm: ring for arm, ring in rings.items() if ring != RING},
+        stopping="All planned jobs.",
     )

@@ -44,6 +44,7 @@ RING = RingConfig(
     kernel="invented",
     max_kv_size=0,
     links="relay",
+    signers=[],
 )
 
 

@@ -36,10 +36,10 @@ from bench.schema import (
     PlanPosition,
     Receipt,
     RingConfig,
-    SamplingRow,
     StageObserved,
     Timing,
 )
+from bench.schema_levers import SamplingRow
 from engine.coordinator.policies import make_policy
 from engine.coordinator.records import Arrival, FrameRecord, RequestDraft, RoundLimits, SendFrame
 from engine.coordinator.rounds import RoundMachine
@@ -94,6 +94,7 @@ RING = RingConfig(
     kernel="invented",
     max_kv_size=0,
     links="relay",
+    signers=[],
 )
 AR_RING = msgspec.structs.replace(
     RING, num_stages=1, layer_plan=[(0, NUM_LAYERS)], suite="aes-256-gcm"
@@ -161,6 +162,7 @@ def make_plan(commit: str = "0" * 40) -> Plan:
         exclusions=[],
         jobs=planned_jobs(),
         arm_rings={"ar": AR_RING},
+        stopping="All planned jobs.",
     )
 
 
@@ -342,6 +344,7 @@ def make_receipt(
         ring=ring,
         links=measured_links(ring),
         link_test=None,
+        attested=None,
         host={"invented": 1},
         timing=timing_of(rows, end_ns),
         prompt_digest=digest_of(row.cell),

@@ -189,21 +189,6 @@ def test_each_answered_frame_is_measured_once(
     assert all(0 <= company < len(records) for _, company in measured)
 
 
-@settings(max_examples=60)
-@given(job=jobs(), draw=st.data())
-def test_where_a_job_stands_is_what_its_records_say(
-    job: tuple[Text, RoundLimits, ScriptedPolicy], draw: st.DataObject
-) -> None:
-    """Catches a live view that counts otherwise than the receipt will."""
-    text, limits, policy = job
-    machine = RoundMachine(text.prompt, limits, policy)
-    Storm(text, machine, draw).run()
-    standing, records = machine.flight.standing(), machine.records()
-    assert standing.num_in_flight == 0
-    assert standing.num_accepted >= sum(record.accepted_len for record in records)
-    assert standing.num_tested >= standing.num_accepted
-
-
 def test_company_is_who_was_on_the_ring_at_the_same_time() -> None:
     """Catches a frame that counts itself, one that was gone, and followers that are forgotten."""
     measured: list[int] = []

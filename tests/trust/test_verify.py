@@ -199,14 +199,14 @@ def test_a_position_answered_twice_counts_as_answered_last(job: HonestJob) -> No
 
 
 @settings(max_examples=150)
-@given(data=st.data())
-def test_every_byte_of_every_statement_counts(job: HonestJob, data: st.DataObject) -> None:
+@given(draw=st.data())
+def test_every_byte_of_every_statement_counts(job: HonestJob, draw: st.DataObject) -> None:
     """Catches a second spelling of a statement: JSON and base64 have several."""
     signed = job.signed()
-    which = data.draw(st.integers(0, len(signed) - 1))
+    which = draw.draw(st.integers(0, len(signed) - 1))
     text = signed[which]
-    at = data.draw(st.integers(0, len(text) - 1))
-    put = data.draw(st.characters(min_codepoint=32, max_codepoint=126))
+    at = draw.draw(st.integers(0, len(text) - 1))
+    put = draw.draw(st.characters(min_codepoint=32, max_codepoint=126))
     if put == text[at]:
         return
     signed[which] = text[:at] + put + text[at + 1 :]
