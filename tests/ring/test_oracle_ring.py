@@ -183,7 +183,7 @@ def test_a_wrong_lever_state_fails_the_job_before_its_first_commit(
 
         monkeypatch.setattr(job, "on_reset", lying)
         committed: list[int] = []
-        result = session.run(request(AR), committed.extend)
+        result = session.run(request(AR), lambda ids, _: committed.extend(ids))
         assert result.failure is not None
         assert (result.failure.code, result.failure.stage_idx) == ("lever_mismatch", 1)
         assert committed == [] and result.output_ids == []
@@ -202,7 +202,7 @@ def test_a_lost_stage_fails_the_job_and_the_session_refuses_more() -> None:
     with OracleRing(3, TRUTH, delay_s=0.01) as ring, ring.session() as session:
         seen: list[int] = []
 
-        def stop_the_middle(ids: list[int]) -> None:
+        def stop_the_middle(ids: list[int], _: object) -> None:
             seen.extend(ids)
             if len(seen) >= 5:
                 ring.services[1].close()
