@@ -79,13 +79,15 @@ class FrameDigests:
             self._queue.put(done)
             done.wait()
         with self._lock:
-            by_side = []
-            for side in (RECEIVED, SENT):
-                missing = next((key for key in keys if (side, key) not in self._digests), None)
-                if missing is not None:
-                    raise MissingFrameError(missing, side)
-                by_side.append(root_of([self._digests[side, key] for key in keys]))
-            return Roots(*by_side, self._hash_ns)
+            in_root, out_root = (self._root(side, keys) for side in (RECEIVED, SENT))
+            return Roots(in_root, out_root, self._hash_ns)
+
+    def _root(self, side: Side, keys: Sequence[FrameKey]) -> str:
+        """The caller holds the lock."""
+        missing = next((key for key in keys if (side, key) not in self._digests), None)
+        if missing is not None:
+            raise MissingFrameError(missing, side)
+        return root_of([self._digests[side, key] for key in keys])
 
     def _run(self) -> None:
         while True:
