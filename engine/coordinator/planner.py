@@ -41,7 +41,11 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """What was sent before and is taken as accepted: if it is not, what is sent now is lost."""
+    """What was sent before and is taken as accepted: if it is not, what is sent now is lost.
+
+    Attributes:
+        survives: chance that all of it is accepted, and the first draft behind it.
+    """
 
     num_tokens: int = 0
     num_frames: int = 0

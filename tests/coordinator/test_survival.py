@@ -25,6 +25,7 @@ from engine.coordinator.survival import (
     Survival,
     bucket_of,
     chances,
+    kind_of,
     load_prior,
     verified_match,
 )
@@ -157,6 +158,47 @@ def test_a_long_copy_makes_the_next_one_likelier_to_be_long() -> None:
     before, after = fresh.curve("ngram", 2, 200), copying.curve("ngram", 2, 200)
     gains = after / before
     assert gains[150] > gains[20] > gains[1] > 1
+
+
+def by_kind(**chances_by_kind: float) -> Survival:
+    """Even odds everywhere, and one certain shift a kind: its chance is the kind's own."""
+    weights = {
+        kind: tuple(float(idx == shift_idx) for idx in range(len(SHIFTS)))
+        for kind, shift_idx in chances_by_kind.items()
+    }
+    many = 10**9
+    known = SourcePrior(
+        accepted=(many // 2,) * len(MATCH_EDGES), tested=(many,) * len(MATCH_EDGES), weights=weights
+    )
+    return Survival({"ngram": known})
+
+
+def test_a_text_opens_under_weights_of_its_own() -> None:
+    """Catches an opening that is taken for any other run, and one that never ends."""
+    last = len(SHIFTS) - 1
+    known = by_kind(first=ZERO, opening=last, later=0)
+    likely, unlikely = chances(0.0)[last], chances(0.0)[0]
+
+    def later_chance() -> float:
+        curve = known.curve("ngram", 4, 2)
+        return float(curve[1] / curve[0])
+
+    assert later_chance() == pytest.approx(likely)
+    known.observe(round_of(8, 0))  # the first draft was refused: nothing has opened yet
+    known.observe(round_of(8, 8, unverified_len=0))
+    assert later_chance() == pytest.approx(likely)
+    known.observe(round_of(8, 3))  # refused behind right ones
+    assert later_chance() == pytest.approx(unlikely, rel=0.05)
+    known.observe(round_of(8, 8))
+    assert later_chance() < 0.5, "it opens once"
+
+
+@pytest.mark.parametrize(
+    ("distance", "is_opening", "kind"),
+    [(0, True, "first"), (0, False, "first"), (1, True, "opening"), (9, False, "later")],
+)
+def test_a_tokens_kind(distance: int, is_opening: bool, kind: str) -> None:
+    assert kind_of(distance, is_opening) == kind and kind in KINDS
 
 
 def test_what_is_not_tested_tells_nothing() -> None:
