@@ -197,12 +197,13 @@ def test_drift_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         pair.check_pair("acceptance")
 
 
-def test_guard_names_the_parameters_of_its_notebook() -> None:
-    path = pair.notebook_path("acceptance")
+@pytest.mark.parametrize("name", pair.NOTEBOOKS)
+def test_guard_names_the_parameters_of_its_notebook(name: str) -> None:
+    path = pair.notebook_path(name)
     declared = set(papermill.inspect_notebook(str(path)))
     guard = next(
         line
-        for line in pair.source_path("acceptance").read_text().splitlines()
+        for line in pair.source_path(name).read_text().splitlines()
         if line.startswith("parameters = ")
     )
     assert {name.strip(' {}"') for name in guard.split("=")[1].split(",")} == declared
@@ -230,6 +231,24 @@ def test_notebook_runs_under_papermill(invented: Invented, tmp_path: Path) -> No
     assert "Arm `chain-k8`" in reading, "of the arms that draft the first"
     assert "Pre-registered level 0.05, Holm over " in reading
     assert "Power was not simulated" in reading and "No A/B was asked for" in reading
+
+
+def test_an_ab_is_told_from_its_plan_to_its_outcome(
+    depth_invented: Invented, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.ipynb"
+    receipts = ("-p", "receipts_dir", str(depth_invented.folder))
+    run_module(depth_invented, "analysis.notebook", "ab", *receipts, "--out", str(out))
+    outputs = [
+        output["data"]
+        for cell in json.loads(out.read_text())["cells"]
+        for output in cell.get("outputs", [])
+        if output["output_type"] == "display_data"
+    ]
+    assert sum("image/png" in shown for shown in outputs) == 4  # the sweep's own among them
+    reading = "".join("".join(shown.get("text/markdown", "")) for shown in outputs)
+    for words in ("none: invented", "Stopping rule: All planned", "| chain-d8 |", "Arms against"):
+        assert words in reading
 
 
 def test_misspelt_parameter_fails_under_papermill(invented: Invented, tmp_path: Path) -> None:
