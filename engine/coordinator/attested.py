@@ -15,8 +15,6 @@ from engine.trust.frame_digests import FrameDigests, MissingFrameError, Roots
 from engine.trust.identity import PublicIdentity
 from engine.trust.verify import AttestationError, Expected, verify_job
 
-FAILURE = "attestation"
-
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
@@ -60,7 +58,7 @@ def account_of(records: Sequence[FrameRecord], digests: FrameDigests) -> Account
         # The coordinator sends first and receives last: its two sides are the ring's two ends.
         roots = digests.roots([(epoch, start) for epoch, start, _ in frames])
     except MissingFrameError as error:
-        raise JobError(FAILURE, f"coordinator: {error}") from error
+        raise JobError("attestation", f"coordinator: {error}") from error
     return Account(frames, roots)
 
 
@@ -91,4 +89,4 @@ def check_statements(
     try:
         verify_job(signed, expected)
     except AttestationError as error:
-        raise JobError(FAILURE, f"{error.code}: {error.detail}", error.stage_idx) from error
+        raise JobError("attestation", f"{error.code}: {error.detail}", error.stage_idx) from error

@@ -1,7 +1,7 @@
 """A coordinator's session with one warm ring: jobs one after another.
 
-Guarantees: job numbers rise, also across coordinators of the same ring; a prompt that does not fit
-is refused before a frame is sent; a ring of which it is unknown what is pending takes no more jobs.
+Guarantees: job numbers rise within a session; a prompt that does not fit is refused before a frame
+is sent; a ring of which it is unknown what is pending takes no more jobs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Session:
         self._pinned = pinned
         self._nonces: set[str] = set()  # of attested jobs
         self._cost = RingCost()  # learned by one job, used by the next
-        # Wall-clock milliseconds: a coordinator that replaces another must count on from its jobs.
+        # Wall-clock milliseconds: likely no other coordinator's numbers. Their order means nothing.
         self._last_job = time.time_ns() // 1_000_000
         self.usable = True
 

@@ -1,8 +1,9 @@
 """The queue between a stage's reader thread and its compute thread.
 
 Guarantees: bounded in bytes (a full queue stops the reader, and TCP passes that on to the sender);
-order is kept; a verify frame is dropped uncomputed once a frame of a newer (job, epoch) arrives.
-Must never know sockets or the model.
+order is kept; a verify frame is dropped uncomputed once a newer epoch of its job, or another job,
+has come. Jobs have no order of their own: the last one that was opened counts, since the numbers of
+a coordinator that takes over may be lower. Must never know sockets or the model.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class FrameQueue:
         self._max_bytes = max_bytes
         self._items: deque[Queued] = deque()
         self._queued_bytes = 0
-        self._newest = (0, 0)  # (job, epoch)
+        self._job = 0  # the last that was opened
+        self._epoch = 0  # its newest
         self._closed = False
         self._changed = threading.Condition()
         self._num_dropped: dict[int, int] = {}  # by job
@@ -64,9 +66,9 @@ class FrameQueue:
             self._changed.notify_all()
 
     def is_stale(self, verify: Verify) -> bool:
-        """Has a newer (job, epoch) arrived since?"""
+        """Has a newer epoch, or another job, come since?"""
         with self._changed:
-            return (verify.job, verify.epoch) < self._newest
+            return self._is_stale(verify)
 
     def num_pending(self, job: int) -> int:
         """Verify frames of a job still queued."""
@@ -85,22 +87,23 @@ class FrameQueue:
 
     def _supersede(self, item: Queued) -> None:
         message = item.received.message
-        if isinstance(message, Reset):
-            newest = (message.job, 0)
-        elif isinstance(message, Verify | Attest):
-            newest = (message.job, message.epoch)
-        else:
-            return
-        if newest <= self._newest:
-            return
-        self._newest = newest
+        match message:
+            case Reset():
+                self._job, self._epoch = message.job, 0
+            case Verify() | Attest() if message.job == self._job and message.epoch > self._epoch:
+                self._epoch = message.epoch
+            case _:
+                return
         kept: deque[Queued] = deque()
         for queued in self._items:
             other = queued.received.message
-            if isinstance(other, Verify) and (other.job, other.epoch) < newest:
+            if isinstance(other, Verify) and self._is_stale(other):
                 self._num_dropped[other.job] = self._num_dropped.get(other.job, 0) + 1
                 self._queued_bytes -= queued.received.num_bytes
             else:
                 kept.append(queued)
         self._items = kept
         self._changed.notify_all()
+
+    def _is_stale(self, verify: Verify) -> bool:
+        return verify.job != self._job or verify.epoch < self._epoch

@@ -87,7 +87,7 @@ class Levers(Message, frozen=True, kw_only=True):
 class Reset(Message, frozen=True, kw_only=True):
     """Open a job: every stage clears its caches, applies the levers and passes it on."""
 
-    job: int  # rises from job to job
+    job: int  # another one than the last job's
     nonce: str
     levers: Levers
 

@@ -405,3 +405,18 @@ def test_only_the_stage_concerned_may_speak_for_itself(monkeypatch: pytest.Monke
         monkeypatch.setattr(job, "on_reset", meddling)
         result = session.run(request(AR))
         assert result.failure is None and result.uncorrelated == 1
+
+
+def test_a_wall_clock_that_jumps_back_loses_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches a coordinator that takes over with lower job numbers, whose frames all look stale,
+    and times that are read off a clock somebody can set."""
+    now_ns = time.time_ns()
+    with OracleRing(2, TRUTH) as ring:
+        for hour in (0, -1, -2, 3):
+            monkeypatch.setattr(time, "time_ns", lambda hour=hour: now_ns + hour * 3600 * 10**9)
+            with ring.session() as session:
+                result = session.run(request(AR))
+            assert result.failure is None, hour
+            assert result.output_ids == continuation(TRUTH, PROMPT, 20, ())
+            assert 0 <= result.first_commit_ns <= result.last_commit_ns <= result.end_ns
+            assert all(frame.sent_ns <= frame.received_ns for frame in result.frames)
