@@ -1,0 +1,66 @@
+"""Could these ids have been chosen from these scores, up to rounding?
+
+Guarantees: an id passes only if changing every row of scores by the given share of its length could
+make it the chosen one. Must never know frames.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from engine.model.sampling import SamplingParams, candidate_ids, noise_uniforms, sample_ids
+
+
+def fault_of(
+    logits: torch.Tensor,
+    ids: Sequence[int],
+    first_position: int,
+    params: SamplingParams,
+    threshold: float,
+) -> str:
+    """What is wrong with the first id that could not have been chosen; empty if all could.
+
+    If a row is off by e times its length, two of its scores are off by √2 e lengths at most.
+
+    Args:
+        logits: one's own, of consecutive positions.
+        ids: the answer, one a row.
+        first_position: of the token that row 0 chooses.
+        threshold: e.
+
+    Shapes:
+        logits: [T, V] float32
+    """
+    chosen = sample_ids(logits, first_position, params)
+    for idx, (theirs, ours) in enumerate(zip(ids, chosen, strict=True)):
+        gap = _score_gap(logits[idx], theirs, ours, first_position + idx, params)
+        allowed = math.sqrt(2) * threshold * float(logits[idx].double().norm())
+        if not gap <= allowed:
+            return (
+                f"answers position {first_position + idx} with {theirs}; it is {ours}, ahead by "
+                f"{gap:.2e} where {allowed:.2e} is allowed"
+            )
+    return ""
+
+
+def _score_gap(
+    row: torch.Tensor, theirs: int, ours: int, position: int, params: SamplingParams
+) -> float:
+    """By how much, in logits, the other id falls behind. Shapes: row [V]."""
+    if theirs == ours:
+        return 0.0
+    if not 0 <= theirs < row.numel():
+        return math.inf
+    gap = float(row[ours]) - float(row[theirs])
+    if params.temperature == 0:
+        return gap
+    noise = -np.log(-np.log(noise_uniforms(params.seed, position, row.numel())[[ours, theirs]]))
+    gap += params.temperature * float(noise[0] - noise[1])
+    candidates = candidate_ids(row.numpy(), params)
+    if theirs in candidates:
+        return gap
+    return max(gap, float(row[candidates].min()) - float(row[theirs]))
