@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +17,8 @@ from pathlib import Path
 from engine import defaults
 from engine.cluster.launch import CHECKOUT_DIR, LocalRing, RingSpec
 from engine.cluster.node_keys import create_cluster_secret
+from engine.cluster.replicas import load_replicas
+from engine.coordinator.challenged import terms_of
 from engine.coordinator.generate import Generation, Generator
 from engine.coordinator.job import make_levers
 from engine.errors import ConfigError, LonghaulError
@@ -25,7 +28,9 @@ from engine.numeric import NUMERIC_CONFIGS
 from engine.transport.message import Levers
 from engine.transport.seal import SUITES
 from engine.trust import shard_receipt
+from engine.trust.challenge import Compared, Terms, commitment
 from engine.trust.identity import load_public_keys, longhaul_home
+from engine.trust.sketch import SEED_LEN
 
 OWN_FORMAT = "longhaul"
 COMMITTED_KEYS = CHECKOUT_DIR / "receipts" / "keys"
@@ -92,6 +97,10 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
         "--cluster-secret", type=Path, metavar="FILE", help="default: a fresh one for this ring"
     )
     generate.add_argument("--attest", action="store_true", help="stages sign what they did")
+    generate.add_argument(
+        "--challenge", type=int, default=0, metavar="N",
+        help="recompute N drawn frames of every stage; takes --attest",
+    )  # fmt: skip
     generate.add_argument("--stop", action="append", default=[], help="output ends with this")
     generate.add_argument("--seed", type=int, default=0, help="of the links' jitter")
     generate.add_argument("--json", action="store_true", help="one JSON object instead of text")
@@ -153,6 +162,26 @@ def _as_json(generation: Generation) -> str:
     )
 
 
+def _print_result(asked: argparse.Namespace, generation: Generation) -> None:
+    if asked.json:
+        print(_as_json(generation))
+        return
+    result = generation.result
+    speed = result.decode_tok_per_s
+    print(
+        f"\n[{len(result.output_ids)} tokens, {result.finish_reason}, "
+        f"{'–' if speed is None else f'{speed:.1f}'} tok/s]",
+        file=sys.stderr,
+    )
+
+
+def _print_compared(compared: list[list[Compared]], terms: Terms) -> None:
+    for stage_idx, frames in enumerate(compared):
+        errors = [float(error) for frame in frames for error in frame.errors]
+        seen = f"off by {max(errors):.1e}, {terms.threshold:.0e} passes" if errors else "ids hold"
+        print(f"[stage {stage_idx}: {len(frames)} frames recomputed, {seen}]", file=sys.stderr)
+
+
 def _print_text(text: str) -> None:
     print(text, end="", flush=True)
 
@@ -183,6 +212,10 @@ def generate(asked: argparse.Namespace) -> int:
         weights=NUMERIC_CONFIGS[levers.numeric_config].weights,
         signs=asked.attest,
     )
+    terms = terms_of(levers, asked.challenge) if asked.challenge else None
+    if terms and not asked.attest:
+        raise ConfigError("--challenge recomputes what stages signed; give --attest too")
+    seed = secrets.token_bytes(SEED_LEN)
     with LocalRing(spec, emulator) as ring, ring.session() as session:
         generator = Generator(session, ring.files)
         generation = generator.generate(
@@ -190,18 +223,13 @@ def generate(asked: argparse.Namespace) -> int:
             raw=asked.raw,
             levers=levers,
             stop=asked.stop,
+            nonce=commitment(seed) if terms else None,
             on_text=_discard if asked.json else _print_text,
         )
-    if asked.json:
-        print(_as_json(generation))
-        return 0
-    result = generation.result
-    speed = result.decode_tok_per_s
-    print(
-        f"\n[{len(result.output_ids)} tokens, {result.finish_reason}, "
-        f"{'–' if speed is None else f'{speed:.1f}'} tok/s]",
-        file=sys.stderr,
-    )
+        _print_result(asked, generation)
+        if terms:
+            compared = session.challenge(generation.result, load_replicas(ring), seed, terms)
+            _print_compared(compared, terms)
     return 0
 
 

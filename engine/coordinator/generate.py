@@ -52,6 +52,7 @@ class Generator:
         raw: bool = False,
         levers: Levers | None = None,
         stop: Sequence[str] = (),
+        nonce: str | None = None,
         on_text: Callable[[str], None] = _discard,
     ) -> Generation:
         """Decode one prompt.
@@ -60,6 +61,7 @@ class Generator:
             raw: take the prompt as it is, without the chat template.
             levers: from `make_levers`; the defaults if None.
             stop: output ends with the token that completes one of these strings.
+            nonce: of the job; a fresh one if None.
             on_text: called with text as it is committed.
 
         Raises:
@@ -76,7 +78,7 @@ class Generator:
             prompt_ids=prompt_ids,
             levers=levers or make_levers(),
             eos_ids=self._eos_ids,
-            nonce=secrets.token_hex(16),
+            nonce=nonce or secrets.token_hex(16),
             **({"should_stop": should_stop} if stop else {}),
         )
         result = self._session.run(request, lambda ids, _: on_text(stream.push(ids)))

@@ -20,6 +20,8 @@ from engine.transport.keep_warm import OFF, KeepWarm
 from engine.transport.link import Link
 from engine.transport.message import (
     AnyMessage,
+    Challenge,
+    EvidenceReport,
     JobErrorReport,
     Levers,
     Noop,
@@ -34,6 +36,7 @@ from engine.transport.reader import read_in_background
 from engine.trust.job_digests import JobDigests
 
 DIAL_TIMEOUT_S = 30.0
+EVIDENCE_TIMEOUT_S = 120.0
 Address = tuple[str, int]
 
 
@@ -147,7 +150,8 @@ class RingLinks:
         for stage_idx, control in enumerate(self._controls):
             control.send(order)
             deadline_ns = time.monotonic_ns() + int(plan.longest_s() * 1e9)
-            message = self._probe_report(stage_idx, deadline_ns)
+            message = self._report(stage_idx, ProbeReport, deadline_ns).message
+            assert isinstance(message, ProbeReport)
             probes.append(
                 LinkProbe(
                     rtt_ns=message.rtt_ns,
@@ -158,7 +162,20 @@ class RingLinks:
             )
         return probes
 
-    def _probe_report(self, stage_idx: int, deadline_ns: int) -> ProbeReport:
+    def challenge(self, challenge: Challenge) -> list[Received]:
+        """Ask one stage after another for its evidence.
+
+        Raises:
+            LinkClosedError: a link is gone or silent.
+        """
+        reports = []
+        for stage_idx, control in enumerate(self._controls):
+            control.send(challenge)
+            deadline_ns = time.monotonic_ns() + int(EVIDENCE_TIMEOUT_S * 1e9)
+            reports.append(self._report(stage_idx, EvidenceReport, deadline_ns))
+        return reports
+
+    def _report(self, stage_idx: int, kind: type[AnyMessage], deadline_ns: int) -> Received:
         """Wait for the report of the stage that was asked; drop and count anything else.
 
         Raises:
@@ -168,10 +185,10 @@ class RingLinks:
             message = event.message
             if isinstance(message, JobErrorReport):
                 raise LinkClosedError(f"stage {message.stage_idx}: {message.detail}")
-            if isinstance(message, ProbeReport) and event.stage_idx == stage_idx:
-                return message
+            if isinstance(message, kind) and event.stage_idx == stage_idx:
+                return event.received
             self._count_stray()
-        raise LinkClosedError(f"stage {stage_idx} did not report on its forward link")
+        raise LinkClosedError(f"stage {stage_idx} sent no {kind.__name__} in time")
 
     def _count_stray(self) -> None:
         with self._lock:

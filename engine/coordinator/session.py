@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from engine.coordinator.attested import Pinned
+from engine.coordinator.challenged import check_replicas
 from engine.coordinator.job import JobRequest, JobResult, OnCommit
 from engine.coordinator.job_run import JobRun
 from engine.coordinator.records import Standing
@@ -17,7 +18,9 @@ from engine.coordinator.ring_cost import RingCost
 from engine.coordinator.ring_links import RingAddresses, RingLinks
 from engine.errors import JobError, LinkClosedError, RemoteProtocolError
 from engine.transport.credentials import Credentials
+from engine.transport.message import Challenge
 from engine.transport.probe import LinkProbe, ProbePlan
+from engine.trust.challenge import Compared, Replica, Terms
 
 
 def _ignore(ids: Sequence[int], standing: Callable[[], Standing]) -> None:
@@ -88,6 +91,26 @@ class Session:
         result.uncorrelated += self._links.take_num_stray()  # since the last job
         self.usable = result.ring_usable
         return result
+
+    def challenge(
+        self, result: JobResult, replicas: Sequence[Replica], seed: bytes, terms: Terms
+    ) -> list[list[Compared]]:
+        """Recompute what stages sent in the last job, which was attested.
+
+        Args:
+            result: that job's; its nonce was `commitment(seed)`.
+            replicas: one's own copy of every stage's layers, in ring order.
+
+        Returns:
+            The compared frames of each stage.
+
+        Raises:
+            AttestationError: the first fault, and the stage whose it is.
+            LinkClosedError: a stage is gone or silent.
+        """
+        order = Challenge(job=self._last_job, seed=seed, num_frames=terms.num_frames)
+        signed = [statement.signed for statement in result.statements]
+        return check_replicas(signed, self._links.challenge(order), replicas, seed, terms)
 
     def check(self) -> None:
         """Look for stages lost since the last job; between jobs only.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from engine.errors import JobError
 from engine.transport.message import Reset, Verify
 from engine.trust.attestation import Answer, FrameKey, StageStatement, sign_statement
-from engine.trust.frame_digests import MissingFrameError
+from engine.trust.frame_digests import FrameDigests, MissingFrameError
 from engine.trust.identity import Identity
 from engine.trust.job_digests import JobDigests
 
@@ -27,6 +27,15 @@ class StageFacts:
     layer_end: int
     is_last: bool
     model_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attested:
+    """A closed job that was signed for: what it may be challenged about until the next begins."""
+
+    nonce: str
+    keys: tuple[FrameKey, ...]
+    frames: FrameDigests
 
 
 class JobAccount:
@@ -44,6 +53,7 @@ class JobAccount:
         self._is_attested = False
         self._computed: dict[FrameKey, tuple[int, Answer]] = {}  # positions, answer
         self._compute_ns = 0
+        self.attested: Attested | None = None
 
     def begin(self, reset: Reset) -> None:
         """Open a job.
@@ -52,7 +62,7 @@ class JobAccount:
             JobError: it asks for attestation and this stage has no key.
         """
         self._computed, self._compute_ns = {}, 0
-        self._nonce, self._is_attested = reset.nonce, False
+        self._nonce, self._is_attested, self.attested = reset.nonce, False, None
         if reset.levers.attestation and self._identity is None:
             raise JobError("attestation", "this stage has no signing key; give it one, or ask none")
         self._is_attested = reset.levers.attestation
@@ -100,4 +110,5 @@ class JobAccount:
             compute_ns=self._compute_ns,
             answers=tuple(answer for _, answer in rows) if facts.is_last else None,
         )
+        self.attested = Attested(self._nonce, tuple(keys), self._digests.frames)
         return sign_statement(statement, self._identity)

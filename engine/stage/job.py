@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from engine.errors import JobError, RemoteProtocolError
 from engine.model.sampling import sample_ids
 from engine.stage.account import JobAccount, StageFacts
+from engine.stage.evidence import answer_challenge
 from engine.stage.executor import Executor
 from engine.stage.job_levers import AppliedLevers, apply_levers
 from engine.transport.connection import WireTime
@@ -24,6 +25,7 @@ from engine.transport.keep_warm import OFF
 from engine.transport.message import (
     AnyMessage,
     Attest,
+    Challenge,
     JobErrorReport,
     Reply,
     Reset,
@@ -60,6 +62,7 @@ class Report:
     """Send this to the coordinator on the control link."""
 
     message: AnyMessage
+    tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,12 @@ class StageJob:
         )
         passed_on: list[Outgoing] = [] if self._executor.is_last else [Forward(attest, {})]
         return [*passed_on, *failed, Report(statement)]
+
+    def on_challenge(self, challenge: Challenge) -> list[Outgoing]:
+        """Show what the last job was computed from."""
+        wire = self._applied.wire if self._applied else ""
+        attested = self._account.attested
+        return [Report(*answer_challenge(challenge, self._job, attested, self._facts(), wire))]
 
     def _facts(self) -> StageFacts:
         return StageFacts(

@@ -17,7 +17,15 @@ from engine.transport.credentials import Credentials
 from engine.transport.introduce import answer_callers, call
 from engine.transport.keep_warm import OFF, KeepWarm
 from engine.transport.link import Link, Listener
-from engine.transport.message import Noop, Probe, ProbeAck, ProbeOrder, ProbeReport, Reset
+from engine.transport.message import (
+    Challenge,
+    Noop,
+    Probe,
+    ProbeAck,
+    ProbeOrder,
+    ProbeReport,
+    Reset,
+)
 from engine.transport.peer_log import PeerLog
 from engine.transport.probe import ProbePlan, Prober
 from engine.transport.reader import read_in_background
@@ -197,8 +205,11 @@ class StageLinks:
         return on_message
 
     def _reader_of_control(self, link: Link) -> Callable[[Received, int], None]:
-        def on_message(received: Received, _: int) -> None:
+        def on_message(received: Received, read_ns: int) -> None:
             order = received.message
+            if isinstance(order, Challenge):  # in turn with jobs, on the thread that computes them
+                self._on_frame(received, read_ns)
+                return
             assert isinstance(order, ProbeOrder), "the role's table allows nothing else"
             try:
                 plan = ProbePlan(order.count, order.payload_bytes, order.idle_ms)

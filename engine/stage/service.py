@@ -28,7 +28,7 @@ from engine.transport.connection import Received
 from engine.transport.credentials import Credentials
 from engine.transport.keep_warm import OFF
 from engine.transport.link import Listener
-from engine.transport.message import AnyMessage, Attest, JobErrorReport, Reset, Verify
+from engine.transport.message import AnyMessage, Attest, Challenge, JobErrorReport, Reset, Verify
 from engine.trust.identity import Identity
 from engine.trust.job_digests import JobDigests
 
@@ -110,6 +110,8 @@ class StageService:
                 wire_time=self._links.take_wire_time(),
             )
             return self._job.on_attest(message, outside)
+        if isinstance(message, Challenge):
+            return self._job.on_challenge(message)
         raise LocalProtocolError(f"{type(message).__name__} in the frame queue")
 
     def _dispatch(self, outgoing: Outgoing) -> None:
@@ -117,7 +119,7 @@ class StageService:
             link = self._links.get(self._links.onward_role)
             self._job.note_sent(outgoing.message, link.send(outgoing.message, outgoing.tensors))
         else:
-            self._links.get("control").send(outgoing.message)
+            self._links.get("control").send(outgoing.message, outgoing.tensors)
 
     def _report(self, code: str, detail: str) -> None:
         """Tell the coordinator, if it is there to be told."""

@@ -38,6 +38,8 @@ class Kind(enum.IntEnum):
     PROBE_REPORT = 14
     HELLO_FINISH = 15
     WELCOME = 16
+    CHALLENGE = 17
+    EVIDENCE_REPORT = 18
 
 
 def pack_header_into(buffer: memoryview | bytearray, raw_kind: int, payload_len: int) -> None:

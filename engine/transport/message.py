@@ -12,7 +12,7 @@ import msgspec
 
 from engine.transport.frame import Kind
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 REPLIES = ("ids", "logits")  # what the last stage may be asked to answer with
 
 
@@ -195,6 +195,24 @@ class Statement(Message, frozen=True, kw_only=True):
     signed: str = ""  # signed statement, when attestation is on
 
 
+class Challenge(Message, frozen=True, kw_only=True):
+    """Coordinator → stage after an attested job: show what you received, sketch what you sent."""
+
+    job: int
+    seed: bytes  # the job's nonce commits to it (engine.trust.challenge)
+    num_frames: int  # how many frames the seed draws
+
+
+class EvidenceReport(Message, frozen=True, kw_only=True):
+    """Stage → coordinator, with tensors "received" u8 [bytes] and "sketches" f32 [T, signs]."""
+
+    job: int
+    stage_idx: int
+    received_lens: tuple[int, ...]  # bytes of each attested frame, in the statement's order
+    sketched: tuple[tuple[int, int, int], ...]  # epoch, start, rows of each drawn frame
+    refused: str = ""  # empty, or why there is none
+
+
 class JobErrorReport(Message, frozen=True, kw_only=True):
     """Stage → coordinator: this job failed here, the stage lives."""
 
@@ -223,5 +241,7 @@ KIND_OF: Mapping[type[AnyMessage], Kind] = {
     JobErrorReport: Kind.JOB_ERROR,
     ProbeOrder: Kind.PROBE_ORDER,
     ProbeReport: Kind.PROBE_REPORT,
+    Challenge: Kind.CHALLENGE,
+    EvidenceReport: Kind.EVIDENCE_REPORT,
 }
 TYPE_OF: Mapping[Kind, type[AnyMessage]] = {kind: cls for cls, kind in KIND_OF.items()}

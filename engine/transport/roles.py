@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from engine.transport.message import (
     AnyMessage,
     Attest,
+    Challenge,
+    EvidenceReport,
     JobErrorReport,
     Noop,
     Probe,
@@ -40,7 +42,10 @@ ROLES: Mapping[str, Role] = {
     # Predecessor (or coordinator) → stage: the ring's forward links.
     "input": Role((Reset, Verify, Attest, Probe, Noop), (ProbeAck,)),
     # Coordinator ↔ every stage: orders one way, reports the other.
-    "control": Role((ProbeOrder,), (ResetAck, Statement, JobErrorReport, ProbeReport)),
+    "control": Role(
+        (ProbeOrder, Challenge),
+        (ResetAck, Statement, JobErrorReport, ProbeReport, EvidenceReport),
+    ),
     # Dialled by the coordinator, used by the last stage: the ring's return link.
     "return": Role((ProbeAck,), (Reply, Probe, Noop)),
 }

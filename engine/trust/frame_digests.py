@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from engine.trust.attestation import FrameKey, frame_digest, root_of
 
 RECEIVED, SENT = "received", "sent"
+MAX_KEPT_BYTES = 128 * 2**20  # of a job's frames; a larger job cannot be challenged
 Side = str
 
 
@@ -51,6 +52,8 @@ class FrameDigests:
         self._lock = threading.Lock()
         self._job = 0
         self._digests: dict[tuple[Side, FrameKey], bytes] = {}
+        self._payloads: dict[tuple[Side, FrameKey], bytes | memoryview] = {}
+        self._kept_bytes = 0
         self._hash_ns = 0
         self._thread: threading.Thread | None = None
 
@@ -58,6 +61,7 @@ class FrameDigests:
         """Forget everything: a new job, or a new segment of one."""
         with self._lock:
             self._job, self._digests, self._hash_ns = job, {}, 0
+            self._payloads, self._kept_bytes = {}, 0
 
     def note(
         self, job: int, side: Side, key: FrameKey, kind: int, payload: bytes | memoryview
@@ -82,6 +86,18 @@ class FrameDigests:
             in_root, out_root = (self._root(side, keys) for side in (RECEIVED, SENT))
             return Roots(in_root, out_root, self._hash_ns)
 
+    def payloads(self, side: Side, keys: Sequence[FrameKey]) -> list[bytes | memoryview]:
+        """The bytes of these frames, kept until the next job begins.
+
+        Raises:
+            MissingFrameError: one was never noted, or the job was too large to keep.
+        """
+        with self._lock:
+            missing = next((key for key in keys if (side, key) not in self._payloads), None)
+            if missing is not None:
+                raise MissingFrameError(missing, side)
+            return [self._payloads[side, key] for key in keys]
+
     def _root(self, side: Side, keys: Sequence[FrameKey]) -> str:
         """The caller holds the lock."""
         missing = next((key for key in keys if (side, key) not in self._digests), None)
@@ -102,3 +118,12 @@ class FrameDigests:
                 if noted.job == self._job:
                     self._digests[noted.side, noted.key] = digest
                     self._hash_ns += spent_ns
+                    self._keep(noted)
+
+    def _keep(self, noted: _Noted) -> None:
+        """For a challenge; costs no copy. The caller holds the lock."""
+        self._kept_bytes += len(noted.payload)
+        if self._kept_bytes <= MAX_KEPT_BYTES:
+            self._payloads[noted.side, noted.key] = noted.payload
+        else:
+            self._payloads.clear()

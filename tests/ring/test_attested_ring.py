@@ -26,12 +26,6 @@ def request(nonce: str = "0a", levers: object = LEVERS) -> JobRequest:
     return JobRequest(prompt_ids=PROMPT, levers=levers, eos_ids=frozenset(), nonce=nonce)
 
 
-@pytest.fixture(scope="module")
-def identities(tmp_path_factory: pytest.TempPathFactory) -> list[Identity]:
-    folder = tmp_path_factory.mktemp("keys")
-    return [Identity.load_or_create(folder / f"stage-{idx}.key") for idx in range(NUM_STAGES)]
-
-
 @pytest.fixture
 def ring(identities: list[Identity]) -> Iterator[OracleRing]:
     with OracleRing(NUM_STAGES, TRUTH, delay_s=0.002, signers=identities) as ring:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -152,6 +153,20 @@ def test_the_command_prints_one_json_object(unsplit_ids: list[int], tmp_path: Pa
     assert printed["frames"][0]["outcome"] == "prefill"
 
 
+def test_a_challenged_ring_of_the_real_model_passes() -> None:
+    """Catches a replica that is not what the stages run, and keys that are not pinned."""
+    ended = run_engine(
+        "--stages", "3", "--profile", "loopback", "--max-new-tokens", str(MAX_NEW),
+        "--attest", "--challenge", "3", "--prompt", PROMPT,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    said = re.findall(
+        r"\[stage (\d): 3 frames recomputed, (?:off by (\S+), |ids hold)", ended.stderr
+    )
+    assert [idx for idx, _ in said] == ["0", "1", "2"]
+    assert all(float(error) < 1e-7 for _, error in said[:-1])  # of float32 sketches: the same bits
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -168,6 +183,9 @@ def test_the_command_prints_one_json_object(unsplit_ids: list[int], tmp_path: Pa
         (["--stages", "0"], "1..30"),
         (["--max-new-tokens", "0"], "allowed: 1"),
         (["--stop", ""], "--stop is empty"),
+        (["--challenge", "3"], "--attest"),
+        (["--attest", "--challenge", "-1"], "allowed: 1"),
+        (["--attest", "--challenge", "3", "--numeric-config", "int4"], "valid: f32, fp8"),
     ],
 )
 def test_bad_input_names_what_is_allowed(

@@ -79,6 +79,8 @@ def test_header_layout_is_fixed() -> None:
         "PROBE_REPORT": 14,
         "HELLO_FINISH": 15,
         "WELCOME": 16,
+        "CHALLENGE": 17,
+        "EVIDENCE_REPORT": 18,
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -272,7 +274,7 @@ def test_a_sketch_that_is_lacking_or_malformed_is_refused(model: Model, honest: 
         ({**others, key: sketch[:, :5]}, "sketch"),
         ({**others, key: sketch[:-1]}, "forged"),
         ({**others, key: sketch * np.nan}, "forged"),
-        ({**others, key: sketch + 1e-6}, "forged"),
+        ({**others, key: sketch * (1 + 2e-6)}, "forged"),
     ):
         job = with_evidence(honest, MIDDLE, sketches=sketches)
         assert code_of(spot_check_of(job, model.stages()[MIDDLE])) == (code, MIDDLE)
@@ -331,4 +333,16 @@ def test_draws_are_in_order_and_hang_on_seed_and_stage() -> None:
     assert len(drawn) == 20 and drawn == sorted(drawn)
     assert drawn != drawn_frames(SEED, 1, keys, 20) != drawn_frames(bytes(32), 1, keys, 20)
     assert drawn_frames(SEED, 0, keys, 999) == keys
-    assert commitment(SEED) != commitment(bytes(32))
+
+
+def test_draw_and_commitment_are_those_of_the_protocol_page() -> None:
+    """Catches another order of fields: a stage of another hand would draw other frames."""
+    keys = [(epoch, start) for epoch in range(3) for start in range(9)]
+    ranks = {
+        key: hashlib.sha256(
+            b"longhaul-drawn-frames/1" + SEED + struct.pack(">IQQ", 5, *key)
+        ).hexdigest()
+        for key in keys
+    }
+    assert drawn_frames(SEED, 5, keys, 4) == sorted(sorted(keys, key=ranks.__getitem__)[:4])
+    assert commitment(SEED) == hashlib.sha256(b"longhaul-challenge/1" + SEED).hexdigest()
