@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from analysis import keepwarm
+from analysis import challenge_table, keepwarm
 from analysis.attest_tables import attest_table
 from analysis.breakdown_table import breakdown_table, has_breakdown
 from analysis.comparison_tables import fp8_ids_table, fp8_speed_table, seal_table
@@ -230,7 +230,13 @@ def all_tables(experiment: Experiment) -> list[TableSpec]:
 
 def study_record_tables(records: Path = STUDIES) -> list[TableSpec]:
     """Tables of signed study records that belong to no experiment."""
-    return [keepwarm.pause_table(found) for found in study_records(keepwarm.STUDY, records)[:1]]
+    makers = {
+        keepwarm.STUDY: keepwarm.pause_table,
+        challenge_table.STUDY: challenge_table.challenge_table,
+    }
+    return [
+        make(found) for study, make in makers.items() for found in study_records(study, records)[:1]
+    ]
 
 
 def _give_out(specs: list[TableSpec], console: Console, out: Path, no_write: bool) -> None:

@@ -40,13 +40,15 @@ from engine.model.weights import ModelFiles, prepare_model
 from engine.stage.executor import DecoderExecutor
 from engine.transport.hidden_wire import pack_states, unpack_states
 from engine.trust.challenge import THRESHOLDS, Terms, spot_check
-from engine.trust.sketch import SEED_LEN
+from engine.trust.sketch import NUM_SIGNS, SEED_LEN, false_alarm_bound, miss_bound
 
 STUDY = "challenge"
 SPANS = ((0, 8), (8, 15), (15, 23), (23, 30))
 PREFILL_CHUNK, FRAME_LEN = 64, 9
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 PARTS_PER = 10**12  # errors are recorded as integers, in parts per so many
+MARGIN = 4  # of a threshold over honest errors, and of an error over the threshold
+FLOOR = 1e-300  # no bound is said to be smaller
 Row = dict[str, str | int]
 
 
@@ -178,6 +180,7 @@ def measure(bench: Bench, ids: Sequence[int]) -> list[Row]:
                     "case": case.name,
                     "honest": int(case.is_honest),
                     "stage": idx,
+                    "threshold": round(THRESHOLDS[case.group] * PARTS_PER),
                     "positions": errors.size,
                     "largest": round(float(errors.max()) * PARTS_PER),
                     "median": round(float(np.median(errors)) * PARTS_PER),
@@ -244,7 +247,15 @@ def main() -> int:
         rows = measure(Bench(files), ids)
         show(rows, Console())
         if args.record:
-            settings = {"cell": args.cell, "positions": len(ids), "parts_per": PARTS_PER}
+            settings = {
+                "cell": args.cell,
+                "prompt_positions": len(ids),
+                "parts_per": PARTS_PER,
+                "signs": NUM_SIGNS,
+                "false_alarm_bound": f"{max(false_alarm_bound(MARGIN), FLOOR):.0e}",
+                "miss_bound": f"{miss_bound(MARGIN):.0e}",
+                "margin": MARGIN,
+            }
             print(write_study(make_study(STUDY, settings, rows), args.record))
     except LonghaulError as error:
         print(f"error: {error}", file=sys.stderr)
