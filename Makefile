@@ -26,7 +26,7 @@ RECEIPTS_FLAG := $(if $(RECEIPTS),--receipts "$(RECEIPTS)",)
 .PHONY: help
 help: ## list every target
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
-	  /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	  /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ##@ Set up
 .PHONY: env
