@@ -49,7 +49,10 @@ def test_each_experiment_has_its_own_tables(
             two_state_invented,
             ["published", "decode", "against_base", "acceptance", "determinism", "breakdown"],
         ),
-        (planner_invented, ["decode", "against_base", "acceptance", "breakdown"]),
+        (
+            planner_invented,
+            ["decode", "against_base", "acceptance", "regret", "stale", "breakdown"],
+        ),
     ):
         specs = tables.all_tables(load_invented(invented, "H1: something."))
         assert [spec.name for spec in specs] == names + shared
