@@ -14,9 +14,10 @@ from bench import check
 from bench.check import check_experiment, main
 from bench.check_plan import check_plan, check_schedule
 from bench.experiments import EXPERIMENTS, choose_cells
-from bench.plan import Selection
+from bench.plan import Selection, attests
 from bench.plan import make_plan as make_real_plan
 from bench.schema import Plan
+from bench.schema_versions import later_fields
 from engine.errors import ReceiptError
 from engine.trust.identity import Identity
 from tests.bench.receipt_builder import SmallExperiment, make_plan
@@ -185,16 +186,28 @@ def test_an_exact_wire_is_judged_on_any_ring() -> None:
     assert list(check_plan(plan)) == []
 
 
+def as_version_1(plan: Plan) -> Plan:
+    """The same plan without every field that came later."""
+
+    def lacking(value: object) -> object:
+        if isinstance(value, msgspec.Struct):
+            later = later_fields(type(value))
+            return {
+                name: lacking(getattr(value, name))
+                for name in value.__struct_fields__
+                if name not in later
+            }
+        if isinstance(value, dict):
+            return {key: lacking(item) for key, item in value.items()}
+        return [lacking(item) for item in value] if isinstance(value, list) else value
+
+    return msgspec.convert({**lacking(plan), "schema": "longhaul-plan/1"}, Plan)
+
+
 def test_a_receipt_of_another_version_than_its_plan_is_found(tmp_path: Path) -> None:
     """Catches receipts of two versions in one experiment."""
     identity = Identity.load_or_create(tmp_path / "home" / "x.key")
-    tree = msgspec.to_builtins(make_plan())
-    del tree["arm_rings"], tree["ring"]["max_kv_size"], tree["ring"]["links"]
-    for config in tree["arms"].values():
-        del config["reply"], config["sampling"]
-    for cell in tree["cells"]:
-        del cell["group"]
-    plan = msgspec.convert({**tree, "schema": "longhaul-plan/1"}, Plan)
+    plan = as_version_1(make_plan())
     made = SmallExperiment(tmp_path / "experiment", identity, plan)
     assert ("receipts/0002.json", "version") in found_in(made)
     assert ("plan.json", "version") not in found_in(made)
@@ -218,7 +231,10 @@ def real_plan(
         seed=1,
     )
     small = make_plan()
-    return make_real_plan(selection, small.ring, small.build, small.model, small.created)
+    num_stages = small.ring.num_stages
+    signers = [f"{idx:064x}" for idx in range(num_stages)] if attests(selection.arms) else []
+    ring = msgspec.structs.replace(small.ring, signers=signers)
+    return make_real_plan(selection, ring, small.build, small.model, small.created)
 
 
 @pytest.mark.parametrize("reps", [None, 1, 2, 3, 4, 5, 6, 7, 12])
