@@ -45,6 +45,7 @@ from engine.trust.sketch import NUM_SIGNS, SEED_LEN, false_alarm_bound, miss_bou
 STUDY = "challenge"
 SPANS = ((0, 8), (8, 15), (15, 23), (23, 30))
 PREFILL_CHUNK, FRAME_LEN = 64, 9
+MAX_POSITIONS = 200  # of the prompt; the other library keeps no cache here
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 PARTS_PER = 10**12  # errors are recorded as integers, in parts per so many
 MARGIN = 4  # of a threshold over honest errors, and of an error over the threshold
@@ -243,7 +244,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         files = prepare_model()
-        ids = load_cell(args.cell).prompt_ids(Tokenizer.load(files))
+        ids = load_cell(args.cell).prompt_ids(Tokenizer.load(files))[:MAX_POSITIONS]
         rows = measure(Bench(files), ids)
         show(rows, Console())
         if args.record:
