@@ -97,7 +97,7 @@ study-keepwarm: $(STAMP) ## noops on silent links: one link, and rings under cub
 	$(PYTHON) -m bench.studies.keepwarm --record build/receipts/studies
 	$(STUDY) keepwarm
 	$(STUDY) keepwarm-bbr
-study-challenge: $(STAMP) ## spot recompute: honest and cheating stages against its thresholds (3 minutes)
+study-challenge: $(STAMP) ## spot recompute: honest and cheating stages against its thresholds (minutes to half an hour)
 	$(PYTHON) -m bench.studies.challenge --record build/receipts/studies
 study-wire: $(STAMP) ## fp8 between stages (15 minutes)
 	$(STUDY) fp8

@@ -45,7 +45,7 @@ from engine.trust.sketch import NUM_SIGNS, SEED_LEN, false_alarm_bound, miss_bou
 STUDY = "challenge"
 SPANS = ((0, 8), (8, 15), (15, 23), (23, 30))
 PREFILL_CHUNK, FRAME_LEN = 64, 9
-MAX_POSITIONS = 200  # of the prompt; the other library keeps no cache here
+MAX_POSITIONS = 64  # of the prompt; the other library keeps no cache here
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 PARTS_PER = 10**12  # errors are recorded as integers, in parts per so many
 MARGIN = 4  # of a threshold over honest errors, and of an error over the threshold

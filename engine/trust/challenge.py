@@ -36,8 +36,9 @@ from engine.trust.verify import AttestationError
 
 _COMMIT_DOMAIN = b"longhaul-challenge/1"
 _DRAW_DOMAIN = b"longhaul-drawn-frames/1"
-# Largest relative error of a position that passes, by what the stage computes in: four times the
-# largest that honest computing showed (`python -m bench.studies.challenge`, receipts/studies).
+# Largest relative error of a position that passes, by what the stage computes in. Provisional: over
+# what honest computing shows on tiny models (docs/decisions/0016); to be set by
+# `python -m bench.studies.challenge` on the packaged model.
 THRESHOLDS: Mapping[str, float] = {"f32": 1e-4, "bf16": 3e-2, "fp8": 1e-1}
 SAME_BYTES_ERROR = 1e-6  # two sketches of the same bytes, one of them rounded to float32
 
