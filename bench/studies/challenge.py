@@ -201,7 +201,7 @@ def frames_of(ids: Sequence[int]) -> list[SpotFrame]:
 
 def _errors(bench: Bench, job: SpotJob, idx: int, wire: str) -> np.ndarray[Any, Any]:
     """What the check sees if it lets everything pass."""
-    terms = Terms(wire, GREEDY, math.inf, num_frames=len(job.frames))
+    terms = Terms(wire, GREEDY, math.inf, math.inf, num_frames=len(job.frames))
     compared = spot_check(job.statements, job.evidence, idx, bench.replicas[idx], job.seed, terms)
     return np.concatenate([item.errors for item in compared])
 

@@ -40,7 +40,9 @@ def terms_of(levers: Levers, num_frames: int) -> Terms:
         )
     asked = levers.sampling
     sampling = SamplingParams.parse(asked.temperature, asked.top_k, asked.top_p, asked.seed)
-    return Terms(NUMERIC_CONFIGS[name].wire, sampling, THRESHOLDS[name], num_frames)
+    config = NUMERIC_CONFIGS[name]
+    scores = THRESHOLDS[config.weights]
+    return Terms(config.wire, sampling, THRESHOLDS[name], scores, num_frames)
 
 
 def check_replicas(

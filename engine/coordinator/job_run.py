@@ -54,7 +54,7 @@ class JobRun:
     """One job on a warm ring.
 
     Args:
-        job: its number, higher than that of every job before.
+        job: its number, another one than the last job's.
         cost: what frames cost on this ring, for the policies that ask; kept over jobs.
         on_commit: called with newly committed ids, after the frames they allow were sent, and with
             what counts where the job stands.

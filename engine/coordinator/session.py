@@ -16,7 +16,7 @@ from engine.coordinator.job_run import JobRun
 from engine.coordinator.records import Standing
 from engine.coordinator.ring_cost import RingCost
 from engine.coordinator.ring_links import RingAddresses, RingLinks
-from engine.errors import JobError, LinkClosedError, RemoteProtocolError
+from engine.errors import ConfigError, JobError, LinkClosedError, RemoteProtocolError
 from engine.transport.credentials import Credentials
 from engine.transport.message import Challenge
 from engine.transport.probe import LinkProbe, ProbePlan
@@ -105,9 +105,12 @@ class Session:
             The compared frames of each stage.
 
         Raises:
+            ConfigError: the job was not attested, or failed.
             AttestationError: the first fault, and the stage whose it is.
             LinkClosedError: a stage is gone or silent.
         """
+        if result.account is None or result.failure is not None:
+            raise ConfigError("only an attested job that did not fail can be challenged")
         order = Challenge(job=self._last_job, seed=seed, num_frames=terms.num_frames)
         signed = [statement.signed for statement in result.statements]
         return check_replicas(signed, self._links.challenge(order), replicas, seed, terms)

@@ -1,7 +1,7 @@
 """Could these ids have been chosen from these scores, up to rounding?
 
-Guarantees: an id passes only if changing every row of scores by the given share of its length could
-make it the chosen one. Must never know frames.
+Guarantees: an id passes only if it is the chosen one, or so close behind that an error of the given
+share of the row's length, spread over the row, could put it ahead. Must never know frames.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ import torch
 
 from engine.model.sampling import SamplingParams, candidate_ids, noise_uniforms, sample_ids
 
+NUM_DEVIATIONS = (
+    8  # by which the nearest of many ids may be moved; the threshold has its own margin
+)
+
 
 def fault_of(
     logits: torch.Tensor,
@@ -24,7 +28,8 @@ def fault_of(
 ) -> str:
     """What is wrong with the first id that could not have been chosen; empty if all could.
 
-    If a row is off by e times its length, two of its scores are off by √2 e lengths at most.
+    An error of e lengths of a row, spread over its V scores, moves one by about e lengths / √V. The
+    row's whole length would be no measure: in a large vocabulary any id is within e of it.
 
     Args:
         logits: one's own, of consecutive positions.
@@ -38,7 +43,7 @@ def fault_of(
     chosen = sample_ids(logits, first_position, params)
     for idx, (theirs, ours) in enumerate(zip(ids, chosen, strict=True)):
         gap = _score_gap(logits[idx], theirs, ours, first_position + idx, params)
-        allowed = math.sqrt(2) * threshold * float(logits[idx].double().norm())
+        allowed = NUM_DEVIATIONS * threshold * float(logits[idx].double().square().mean().sqrt())
         if not gap <= allowed:
             return (
                 f"answers position {first_position + idx} with {theirs}; it is {ours}, ahead by "

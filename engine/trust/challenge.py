@@ -63,13 +63,15 @@ class Terms:
 
     Attributes:
         wire: of hidden states, by name.
-        threshold: largest relative error of a position that passes; from a calibration.
+        threshold: largest relative error of a position's states, as they travel, that passes.
+        score_threshold: the same of scores, which no wire has rounded.
         num_frames: how many frames are drawn from each stage.
     """
 
     wire: str
     sampling: SamplingParams
     threshold: float
+    score_threshold: float
     num_frames: int
 
 
@@ -259,7 +261,7 @@ class _Check:
         if answered:
             logits = self.replica.logits(hidden[-answered:])
             first = verify.answer_from + 1
-            fault = fault_of(logits, said, first, self.terms.sampling, self.terms.threshold)
+            fault = fault_of(logits, said, first, self.terms.sampling, self.terms.score_threshold)
             if fault:
                 raise self._fault("recompute", key, fault)
 

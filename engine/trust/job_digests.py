@@ -22,8 +22,7 @@ class JobDigests:
     def begin(self, job: int, is_attested: bool) -> None:
         """A job opens; call before its first frame is read or sent."""
         self._job = job if is_attested else NO_JOB
-        if is_attested:
-            self.frames.begin(job)
+        self.frames.begin(self._job)  # whatever was kept of an earlier job goes
 
     def tap(self, is_sent: bool, message: AnyMessage, kind: int, payload: memoryview) -> None:
         """For `engine.transport.link.Link.watch`."""

@@ -105,14 +105,16 @@ def test_a_stage_that_computes_something_else_is_named(ring: Ring, stage_idx: in
     ).failure is None  # fmt: skip
 
 
-def test_a_last_stage_that_makes_up_ids_is_named(ring: Ring) -> None:
-    """Catches ids that were signed and sent alike, and never computed."""
+@pytest.mark.parametrize("numeric_config", ["f32", "fp8"])
+def test_a_last_stage_that_makes_up_ids_is_named(ring: Ring, numeric_config: str) -> None:
+    """Catches ids that were signed and sent alike, and never computed; on a coarse wire too."""
     oracle, session = ring
     last = oracle.executors[-1]
     logits = last.logits
     last.logits = lambda hidden: logits(hidden).roll(1, dims=1)  # type: ignore[method-assign]
+    levers = make_levers(max_new_tokens=8, attestation=True, numeric_config=numeric_config)
     with pytest.raises(AttestationError, match="recompute") as caught:
-        challenged(session)
+        challenged(session, levers)
     assert caught.value.stage_idx == NUM_STAGES - 1
 
 
@@ -188,6 +190,28 @@ def test_a_stage_answers_only_for_its_last_job_and_its_own_seed(ring: Ring) -> N
     with pytest.raises(AttestationError, match="was not signed for"):
         session.challenge(result, replicas(), SEED, terms_of(LEVERS, 1))
     challenged(session, seed=bytes([7]) * 32)
+
+
+def test_a_job_that_nobody_signed_for_cannot_be_challenged(ring: Ring) -> None:
+    """Catches a challenge that rests on statements that were never held."""
+    _, session = ring
+    levers = make_levers(max_new_tokens=4)
+    with pytest.raises(ConfigError, match="attested"):
+        session.challenge(run(session, levers), replicas(), SEED, terms_of(levers, 1))
+    failed = replace(run(session), account=None)
+    with pytest.raises(ConfigError, match="attested"):
+        session.challenge(failed, replicas(), SEED, terms_of(LEVERS, 1))
+
+
+def test_frames_are_kept_until_the_next_job_and_no_longer(ring: Ring) -> None:
+    """Catches a large job's frames that stay in memory through all plain jobs behind it."""
+    oracle, session = ring
+    run(session)
+    books = [service._links._digests.frames for service in oracle.services]
+    books.append(session._links.digests.frames)
+    assert all(frames._payloads for frames in books)
+    run(session, make_levers(max_new_tokens=4))
+    assert not any(frames._payloads or frames._digests for frames in books)
 
 
 def test_a_job_too_large_to_keep_says_so(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:

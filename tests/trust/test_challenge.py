@@ -48,7 +48,7 @@ def frame(epoch: int, start: int, num: int, answer_from: int) -> SpotFrame:
 # A prompt in two chunks, then drafts, one of them refuted.
 FRAMES = (frame(0, 0, 8, 8), frame(0, 8, 6, 13), frame(0, 14, 5, 14), frame(1, 17, 5, 17))
 LONG_CHUNK = (frame(0, 0, 512, 511),)
-TERMS = Terms("f32", SamplingParams(), THRESHOLDS["f32"], num_frames=len(FRAMES))
+TERMS = Terms("f32", SamplingParams(), THRESHOLDS["f32"], THRESHOLDS["f32"], num_frames=len(FRAMES))
 
 
 class Model:
