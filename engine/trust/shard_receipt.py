@@ -22,7 +22,7 @@ import msgspec
 
 from engine.errors import ReceiptError
 from engine.trust.identity import PublicIdentity, verify_raw
-from engine.trust.verify import AttestationError
+from engine.trust.verify import AttestationError, check_tiling
 
 SCHEMA = "shard-receipt/1"
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
@@ -164,15 +164,7 @@ def _check_one_job(receipts: Sequence[ShardReceipt], nonce: str | None) -> None:
 
 
 def _check_layers(receipts: Sequence[ShardReceipt], num_layers: int) -> None:
-    at = 0
-    for stage_idx, receipt in enumerate(receipts):
-        if receipt.layer_start != at or receipt.layer_end <= at:
-            raise AttestationError(
-                "layers",
-                f"claims layers {receipt.layer_start}..{receipt.layer_end}; the one before it "
-                f"ends at {at}",
-                stage_idx,
-            )
-        at = receipt.layer_end
-    if at != num_layers:
-        raise AttestationError("layers", f"they end at layer {at}; the model has {num_layers}")
+    check_tiling(receipts)
+    end = receipts[-1].layer_end
+    if end != num_layers:
+        raise AttestationError("layers", f"they end at layer {end}; the model has {num_layers}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from engine.errors import ReceiptError
 from engine.trust.attestation import (
@@ -134,18 +135,31 @@ def _check_work(statements: Sequence[StageStatement], expected: Expected) -> Non
             raise AttestationError("no_work", "says that it computed in no time", stage_idx)
 
 
-def _check_tiling(statements: Sequence[StageStatement], expected: Expected) -> None:
-    """The layer ranges follow on each other from 0."""
+class ClaimsLayers(Protocol):
+    """Any account of a stage that says which layers it ran."""
+
+    @property
+    def layer_start(self) -> int: ...
+    @property
+    def layer_end(self) -> int: ...
+
+
+def check_tiling(claims: Sequence[ClaimsLayers]) -> None:
+    """The layer ranges follow on each other from 0.
+
+    Raises:
+        AttestationError: one does not; named by its stage.
+    """
     at = 0
-    for stage_idx, statement in enumerate(statements):
-        if statement.layer_start != at or statement.layer_end <= at:
+    for stage_idx, claim in enumerate(claims):
+        if claim.layer_start != at or claim.layer_end <= at:
             raise AttestationError(
                 "layers",
-                f"claims layers {statement.layer_start}..{statement.layer_end}; the one before "
-                f"it ends at {at}",
+                f"claims layers {claim.layer_start}..{claim.layer_end}; the one before it ends "
+                f"at {at}",
                 stage_idx,
             )
-        at = statement.layer_end
+        at = claim.layer_end
 
 
 def _check_depth(statements: Sequence[StageStatement], expected: Expected) -> None:
@@ -240,7 +254,7 @@ GUARDS: Mapping[str, Guard] = {
         lambda known, _: sum(positions_len for _, _, positions_len in known.frames),
     ),
     "work": _check_work,
-    "tiling": _check_tiling,
+    "tiling": lambda statements, _: check_tiling(statements),
     "depth": _check_depth,
     "chain": _check_roots,
     "last root": _check_last_root,

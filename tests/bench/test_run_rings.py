@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -31,33 +30,9 @@ from tests.bench.scripted_rings import (
     answered,
     failed,
     run,
-    small_plan,
-    two_rings,
 )
 
-
-@pytest.fixture
-def plan() -> Plan:
-    """One ring."""
-    return small_plan()
-
-
-@pytest.fixture
-def two_ring_plan(plan: Plan) -> Plan:
-    """`chain-k8` has a ring of its own."""
-    return two_rings(plan)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ExperimentStore:
-    identity = Identity.load_or_create(tmp_path / "keys" / "bench.key")
-    return ExperimentStore(tmp_path / "experiment", identity)
-
-
-@pytest.fixture(autouse=True)
-def stub_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    stub = SimpleNamespace(encode_chat=lambda messages, tools=None: [1, 2, 3])
-    monkeypatch.setattr("bench.run.Tokenizer", SimpleNamespace(load=lambda files: stub))
+pytestmark = pytest.mark.usefixtures("stub_tokenizer")
 
 
 def test_arms_run_on_their_own_rings_side_by_side(
