@@ -90,9 +90,8 @@ class Forwarder:
             listener.link.name: listener.sock.getsockname()[1] for listener in self._listeners
         }
 
-    def serve(self, control_fd: int) -> None:
+    def serve(self, control_fd: int, parent_pid: int) -> None:
         """Relay until `control_fd` reaches its end or the parent process is gone."""
-        parent_pid = os.getppid()
         self._selector.register(control_fd, selectors.EVENT_READ, None)
         while os.getppid() == parent_pid:
             events = self._selector.select(self._sleep_s())

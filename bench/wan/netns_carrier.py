@@ -36,9 +36,10 @@ IPV4 = 4  # IP version: the kernel's own IPv6 chatter on new devices is not carr
 
 
 class CarrierConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the carrier reads: the N + 1 links in ring order."""
+    """What the carrier reads: the N + 1 links in ring order, and as a relay whose end ends it."""
 
     seed: int
+    parent_pid: int = 0
     shapes: tuple[LinkShape, ...]
 
 
@@ -148,9 +149,8 @@ def directions_of(hosts: Hosts, seed: int) -> list[Direction]:
     return directions
 
 
-def carry(directions: list[Direction], control_fd: int) -> None:
+def carry(directions: list[Direction], control_fd: int, parent_pid: int) -> None:
     """Carry packets until `control_fd` reaches its end or the parent process is gone."""
-    parent_pid = os.getppid()
     readers = {direction.source_fd: direction for direction in directions}
     watched = [control_fd, *readers]
     while os.getppid() == parent_pid:
@@ -191,7 +191,7 @@ def serve_from_stdin(token: str) -> int:
         # Stages compute on every core: a packet must not wait for one of them to be preempted.
         _say(_ready(hosts, netns_kernel.run_first()))
         gc.disable()  # nothing here makes cycles, and a collection would hold packets up
-        carry(directions, control.fileno())
+        carry(directions, control.fileno(), config.parent_pid or os.getppid())
         _say(CarrierReport(directions=tuple(each.report() for each in directions)))
     finally:
         hosts.close()

@@ -8,6 +8,7 @@ Must never know: stages, models; it imports no torch, so that `bench wan clean` 
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -68,7 +69,7 @@ class CarrierProcess:
             start_new_session=True,  # Ctrl-C is for the launcher alone
         )
         try:
-            config = CarrierConfig(seed=seed, shapes=tuple(shapes))
+            config = CarrierConfig(seed=seed, parent_pid=os.getpid(), shapes=tuple(shapes))
             self._tell(msgspec.json.encode(config) + b"\n")
             ready = self._hear(CarrierReady, START_TIMEOUT_S)
             if ready.error:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -34,9 +35,15 @@ START_TIMEOUT_S = 20.0  # an interpreter on a busy machine; usually 0.3 s
 
 
 class RelayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the relay reads as one line of JSON from its standard input."""
+    """What the relay reads as one line of JSON from its standard input.
+
+    Attributes:
+        parent_pid: whose end ends it; told, since a parent that is gone before the relay asks the
+            system for its own has been replaced by then. 0: whoever is its parent when it serves.
+    """
 
     seed: int
+    parent_pid: int = 0
     links: tuple[RelayLink, ...]
 
 
@@ -94,8 +101,8 @@ class RelayProcess:
             cwd=CHECKOUT_DIR,
         )
         try:
-            config = msgspec.json.encode(RelayConfig(seed=seed, links=tuple(links)))
-            ready = self._exchange(config + b"\n")
+            config = RelayConfig(seed=seed, parent_pid=os.getpid(), links=tuple(links))
+            ready = self._exchange(msgspec.json.encode(config) + b"\n")
             if ready.error:
                 raise ConfigError(ready.error)
         except BaseException:
@@ -152,7 +159,7 @@ def serve_from_stdin() -> int:
         return 2
     try:
         _say(RelayReady(ports=forwarder.ports))
-        forwarder.serve(control.fileno())
+        forwarder.serve(control.fileno(), config.parent_pid or os.getppid())
     finally:
         forwarder.close()
     return 0

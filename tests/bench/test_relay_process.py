@@ -8,11 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
+from bench.wan.netns_process import CarrierProcess
 from bench.wan.profile import LinkShape
-from bench.wan.relay import CHECKOUT_DIR, RelayProcess, link_to
+from bench.wan.relay import CHECKOUT_DIR, RelayConfig, RelayProcess, link_to
 from engine.errors import ConfigError, LinkClosedError
 
 TIMEOUT_S = 20.0
@@ -97,6 +102,38 @@ def test_the_relay_ends_with_its_parent_however_that_dies(heir: str) -> None:
         pid = int(parent.stdout.readline())
         parent.kill()
         wait_until_ended(pid)
+
+
+def test_a_relay_that_is_slow_to_start_ends_with_a_parent_that_is_gone_already() -> None:
+    """Catches a relay that takes whoever adopted it for its parent, and so lives forever."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    link = link_to(LinkShape(name="link", one_way_ns=0), 9)
+    config = RelayConfig(seed=1, parent_pid=gone.pid, links=(link,))
+    with subprocess.Popen(
+        [sys.executable, "-m", "bench.wan.relay"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=CHECKOUT_DIR,
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(config) + b"\n")
+        process.stdin.flush()  # and it stays open
+        assert process.wait(TIMEOUT_S) == 0
+
+
+@pytest.mark.parametrize("start", [RelayProcess().start, CarrierProcess().start])
+def test_relay_and_carrier_are_told_who_started_them(
+    start: Callable[[list[Any], int], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches a starter that leaves it to its child to find out, which may be too late."""
+    told, child = tmp_path / "told", tmp_path / "child"
+    child.write_text(f'#!/bin/sh\nread -r line\nprintf %s "$line" > {told}\n')
+    child.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(child))
+    with pytest.raises(LinkClosedError):
+        start([], 1)
+    assert json.loads(told.read_text())["parent_pid"] == os.getpid()
 
 
 def test_sigterm_ends_the_relay_with_status_zero() -> None:
