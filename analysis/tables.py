@@ -26,6 +26,7 @@ from analysis.folders import product_folder
 from analysis.hypotheses import outcomes
 from analysis.link_probes import links_frame
 from analysis.load import Experiment, find_experiments, jobs_frame, load_experiment
+from analysis.noop_table import noop_table
 from analysis.numbers import REFERENCE_ARM
 from analysis.planner_tables import regret_table, stale_table
 from analysis.power_tables import power_table, size_table
@@ -213,6 +214,7 @@ RESULTS: Mapping[str, tuple[Maker, ...]] = {
     "two-state": (published_table, *AB_TABLES, determinism_table),
     "int4": (*AB_TABLES, stale_table),
     "attest": (*AB_TABLES, attest_table),
+    **dict.fromkeys(("keepwarm", "keepwarm-bbr"), (*AB_TABLES, noop_table)),
     **dict.fromkeys(PLANNER_RUNS, (*AB_TABLES, regret_table, stale_table)),
 }
 UNTIMED_RESULTS: tuple[Maker, ...] = (frame_table,)

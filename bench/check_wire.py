@@ -41,6 +41,8 @@ def check_wire(receipt: Receipt) -> Found:
             yield "wire", f"{name}_on_wire {total}; its hops add up to {added}"
     for detail in _check_hops(counters.hops, frames, num_answered):
         yield "wire", detail
+    for detail in _check_noops(counters.hops, receipt):
+        yield "wire", detail
 
 
 def _is_answered(frame: FrameRow) -> bool:
@@ -68,6 +70,16 @@ def _check_hops(
     complete = num_answered == len(frames)
     if last.bytes < received_bytes or (complete and last.bytes != received_bytes):
         yield f"{last.sender} wrote {last.bytes} bytes of replies; {received_bytes} were received"
+
+
+def _check_noops(hops: Sequence[HopRow], receipt: Receipt) -> Iterator[str]:
+    """None where none was asked for, and no more than one after each silence."""
+    config = receipt.observed or receipt.requested
+    interval_ns = config.keepwarm_ms * 1_000_000
+    most = 1 + receipt.timing.end_ns // interval_ns if interval_ns else 0
+    for hop in hops:
+        if hop.noops is not UNSET and hop.noops > most:
+            yield f"{hop.sender} sent {hop.noops} noops; keepwarm_ms {config.keepwarm_ms}: {most}"
 
 
 def check_links(receipt: Receipt) -> Found:

@@ -222,8 +222,9 @@ def _hops(result: JobResult) -> list[HopRow]:
         sender="coordinator",
         frames=len(result.frames),
         bytes=sent_bytes,
-        codec_ns=result.wire_time.codec_ns,
-        seal_ns=result.wire_time.seal_ns,
+        codec_ns=result.wire_use.codec_ns,
+        seal_ns=result.wire_use.seal_ns,
+        noops=result.wire_use.noops_sent,
     )
     stages = [
         HopRow(
@@ -232,6 +233,7 @@ def _hops(result: JobResult) -> list[HopRow]:
             bytes=statement.bytes_sent,
             codec_ns=statement.codec_ns,
             seal_ns=statement.seal_ns,
+            noops=statement.noops_sent,
         )
         for statement in result.statements
     ]

@@ -167,6 +167,7 @@ class HopRow(Record, frozen=True, kw_only=True):
     bytes: Count  # header and tag included
     codec_ns: Count | UnsetType = UNSET  # packing and unpacking messages, on its ring links
     seal_ns: Count | UnsetType = UNSET  # sealing and opening frames, on its ring links
+    noops: Count | UnsetType = UNSET  # sent to keep its link onward warm; no frames
 
 
 class Counters(Record, frozen=True, kw_only=True):

@@ -49,6 +49,7 @@ _SINCE: Mapping[int, Mapping[type[msgspec.Struct], tuple[str, ...]]] = {
         Receipt: ("attested",),
         RingConfig: ("signers",),
         Plan: ("stopping",),
+        HopRow: ("noops",),
     },
 }
 SOURCES_SINCE_3 = ("filler", "oracle")  # of a frame's drafts

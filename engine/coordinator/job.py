@@ -21,7 +21,7 @@ from engine.draft.registry import make_drafter
 from engine.errors import ConfigError, JobError, unknown_name
 from engine.model.sampling import SamplingParams
 from engine.numeric import NUMERIC_CONFIGS
-from engine.transport.connection import WireTime
+from engine.transport.connection import WireUse
 from engine.transport.keep_warm import check_interval
 from engine.transport.message import REPLIES, Levers, ResetAck, Sampling, Statement
 
@@ -147,7 +147,7 @@ class JobResult:
     end_ns: int = 0
     draft_ns: int = 0  # drafting and planning between an event and the frames it leads to
     prepare_ns: int = 0  # drafting while nothing had come
-    wire_time: WireTime = field(default_factory=WireTime)  # the coordinator's own
+    wire_use: WireUse = field(default_factory=WireUse)  # the coordinator's own
     stale_replies: int = 0
     uncorrelated: int = 0
     account: Account | None = None  # of an attested job

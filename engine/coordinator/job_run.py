@@ -105,7 +105,7 @@ class JobRun:
         A failed job is a result too: `failure` says why.
         """
         self._start_ns = time.monotonic_ns()
-        self._links.take_wire_time()  # what was before is not the job's
+        self._links.take_wire_use()  # what was before is not the job's
         result = self._result
         try:
             self._decode()
@@ -117,7 +117,7 @@ class JobRun:
         if result.ring_usable:
             self._drain()
         self._hold_statements()
-        result.wire_time = self._links.take_wire_time()
+        result.wire_use = self._links.take_wire_use()
         complete(result, self._machine, self._acks, self._statements, self._start_ns)
         return result
 

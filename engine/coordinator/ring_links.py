@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from engine.errors import LinkClosedError
-from engine.transport.connection import Received, WireTime
+from engine.transport.connection import Received, WireUse
 from engine.transport.credentials import Credentials
 from engine.transport.introduce import call
 from engine.transport.keep_warm import OFF, KeepWarm
@@ -103,9 +103,10 @@ class RingLinks:
         """Its last frame has been answered."""
         self._warmth.every(OFF)
 
-    def take_wire_time(self) -> WireTime:
-        """Time spent packing and sealing on the ring's links since the last call."""
-        return self._input.take_wire_time() + self._return.take_wire_time()
+    def take_wire_use(self) -> WireUse:
+        """Time spent packing and sealing on the ring links, and noops sent, since the last call."""
+        noops = WireUse(noops_sent=self._warmth.take_num_sent())
+        return self._input.take_wire_use() + self._return.take_wire_use() + noops
 
     def next_event(self, deadline_ns: int | None) -> Event | None:
         """Wait for a message until the deadline (monotonic ns); None if none came.

@@ -19,7 +19,7 @@ from engine.stage.account import JobAccount, StageFacts
 from engine.stage.evidence import answer_challenge
 from engine.stage.executor import Executor
 from engine.stage.job_levers import AppliedLevers, apply_levers
-from engine.transport.connection import WireTime
+from engine.transport.connection import WireUse
 from engine.transport.hidden_wire import pack_states, unpack_states
 from engine.transport.keep_warm import OFF
 from engine.transport.message import (
@@ -72,7 +72,7 @@ class Outside:
     num_dropped: int  # frames of the job that the queue dropped
     num_pending: int  # frames of the job still queued
     num_stray: int  # messages dropped on the links since the last job
-    wire_time: WireTime  # on the ring's links in the job
+    wire_use: WireUse  # on the ring's links in the job
 
 
 Outgoing = Forward | Report
@@ -195,8 +195,9 @@ class StageJob:
             stale_computed=self._stale_computed,
             pending_frames=outside.num_pending,
             uncorrelated=self._uncorrelated + outside.num_stray,
-            codec_ns=outside.wire_time.codec_ns,
-            seal_ns=outside.wire_time.seal_ns,
+            codec_ns=outside.wire_use.codec_ns,
+            seal_ns=outside.wire_use.seal_ns,
+            noops_sent=outside.wire_use.noops_sent,
             signed=signed,
         )
         passed_on: list[Outgoing] = [] if self._executor.is_last else [Forward(attest, {})]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from engine.errors import ConfigError, LinkClosedError
 from engine.stage.config import Successor
-from engine.transport.connection import Received, WireTime
+from engine.transport.connection import Received, WireUse
 from engine.transport.credentials import Credentials
 from engine.transport.introduce import answer_callers, call
 from engine.transport.keep_warm import OFF, KeepWarm
@@ -113,11 +113,14 @@ class StageLinks:
         if warmth is not None:
             warmth.every(interval_ms)
 
-    def take_wire_time(self) -> WireTime:
-        """Time spent packing and sealing on the ring's links, those of now, since the last call."""
+    def take_wire_use(self) -> WireUse:
+        """Time spent packing and sealing on the ring's links, those of now, and noops sent on,
+        since the last call."""
         with self._lock:
             ring_links = [self._links.get(role) for role in ("input", self.onward_role)]
-        return sum((link.take_wire_time() for link in ring_links if link), WireTime())
+            warmth = self._warmth
+        noops = WireUse(noops_sent=warmth.take_num_sent() if warmth else 0)
+        return sum((link.take_wire_use() for link in ring_links if link), noops)
 
     def take_num_stray(self) -> int:
         """How many messages were dropped since the last call."""

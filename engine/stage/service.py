@@ -96,7 +96,7 @@ class StageService:
                 message, item.received.tensors, item.read_ns, self._queue.is_stale
             )
         if isinstance(message, Reset):
-            self._links.take_wire_time()  # what was before is not the job's
+            self._links.take_wire_use()  # what was before is not the job's
             outgoing = self._job.on_reset(message)
             self._links.dial_onward()  # a link lost in an earlier job is opened again here
             self._links.keep_warm(self._job.keepwarm_ms)
@@ -107,7 +107,7 @@ class StageService:
                 num_dropped=self._queue.take_num_dropped(message.job),
                 num_pending=self._queue.num_pending(message.job),
                 num_stray=self._links.take_num_stray(),
-                wire_time=self._links.take_wire_time(),
+                wire_use=self._links.take_wire_use(),
             )
             return self._job.on_attest(message, outside)
         if isinstance(message, Challenge):

@@ -38,17 +38,26 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class WireTime:
-    """Where a connection's processor time went."""
+class WireUse:
+    """Where the processor time of connections went, and what went over them beside frames."""
 
     codec_ns: int = 0  # messages to bytes and back
     seal_ns: int = 0  # sealing and opening
+    noops_sent: int = 0  # to keep them warm
 
-    def __add__(self, other: WireTime) -> WireTime:
-        return WireTime(self.codec_ns + other.codec_ns, self.seal_ns + other.seal_ns)
+    def __add__(self, other: WireUse) -> WireUse:
+        return WireUse(
+            self.codec_ns + other.codec_ns,
+            self.seal_ns + other.seal_ns,
+            self.noops_sent + other.noops_sent,
+        )
 
-    def __sub__(self, other: WireTime) -> WireTime:
-        return WireTime(self.codec_ns - other.codec_ns, self.seal_ns - other.seal_ns)
+    def __sub__(self, other: WireUse) -> WireUse:
+        return WireUse(
+            self.codec_ns - other.codec_ns,
+            self.seal_ns - other.seal_ns,
+            self.noops_sent - other.noops_sent,
+        )
 
 
 # Sees job frames in the clear: whether sent, the message, its kind and payload. What is sent is
@@ -98,8 +107,8 @@ class Connection:
         clock: Callable[[], int] = no_clock,
     ) -> None:
         self.max_payload_len = max_payload_len
-        self.sending = WireTime()
-        self.receiving = WireTime()
+        self.sending = WireUse()
+        self.receiving = WireUse()
         self._clock = clock
         self._peer = peer
         self._direction = direction
@@ -157,7 +166,7 @@ class Connection:
             payload = memoryview(buffer)[HEADER_LEN : HEADER_LEN + payload_len]
             self.tap(True, message, kind, payload)
         frame = finish_frame(kind, buffer, payload_len, self._sealer)
-        self.sending += WireTime(encoded_ns - begun_ns, self._clock() - encoded_ns)
+        self.sending += WireUse(encoded_ns - begun_ns, self._clock() - encoded_ns)
         return frame
 
     def send_payload(self, raw_kind: int, payload: bytes | memoryview) -> memoryview:
@@ -241,7 +250,7 @@ class Connection:
         opened_ns = self._clock()
         kind = interpret_kind(self._raw_kind, authenticated=self._protected)
         message, tensors = decode_payload(kind, payload)
-        self.receiving += WireTime(self._clock() - opened_ns, opened_ns - begun_ns)
+        self.receiving += WireUse(self._clock() - opened_ns, opened_ns - begun_ns)
         if self.tap is not None:
             self.tap(False, message, kind, payload)
         return Received(message, tensors, HEADER_LEN + len(body))

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import torch
 
 from engine.errors import LinkClosedError, LocalProtocolError, RemoteProtocolError
-from engine.transport.connection import Connection, Received, Tap, WireTime
+from engine.transport.connection import Connection, Received, Tap, WireUse
 from engine.transport.frame import MAX_PAYLOAD_LEN
 from engine.transport.handshake import Established
 from engine.transport.message import AnyMessage
@@ -51,7 +51,7 @@ class Link:
         self.peer_may_send: MessageTypes = ()  # by role, once introduced
         self._sock = sock
         self._connection = Connection(max_payload_len=HELLO_MAX_LEN, clock=time.monotonic_ns)
-        self._taken = WireTime()  # what `take_wire_time` has told already
+        self._taken = WireUse()  # what `take_wire_use` has told already
         self._send_lock = threading.Lock()
         self._outbox = Outbox()
         self._writer: threading.Thread | None = None  # started by the first send that has to wait
@@ -66,7 +66,7 @@ class Link:
         """Let somebody see every message in the clear, from the sending or the reading thread."""
         self._connection.tap = tap
 
-    def take_wire_time(self) -> WireTime:
+    def take_wire_use(self) -> WireUse:
         """Time spent on this link's frames, both ways, since the last call."""
         total = self._connection.sending + self._connection.receiving
         spent, self._taken = total - self._taken, total

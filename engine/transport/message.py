@@ -192,6 +192,7 @@ class Statement(Message, frozen=True, kw_only=True):
     uncorrelated: int  # messages this stage dropped because nobody was entitled to send them
     codec_ns: int  # packing and unpacking messages on its ring links, during the job
     seal_ns: int  # sealing and opening frames there
+    noops_sent: int  # on its forward link, to keep it warm
     signed: str = ""  # signed statement, when attestation is on
 
 

@@ -106,6 +106,7 @@ def counters_of(frames: Sequence[FrameRow], config: JobConfig, num_stages: int) 
             bytes=size,
             codec_ns=CODEC_NS * len(frames),
             seal_ns=SEAL_NS * len(frames),
+            noops=0,
         )
         for sender, size in zip(senders, sizes, strict=True)
     ]

@@ -278,7 +278,11 @@ def counters_of(machine: RoundMachine, rows: list[FrameRow], num_stages: int) ->
     lost = [row for row in rows if row.outcome == "stale"]
     sizes = [HIDDEN_BYTES] * (num_stages - 1) + [REPLY_BYTES]
     sent_bytes = sum(row.sent_bytes for row in rows)
-    hops = [HopRow(sender="coordinator", frames=len(rows), bytes=sent_bytes, codec_ns=5, seal_ns=7)]
+    hops = [
+        HopRow(
+            sender="coordinator", frames=len(rows), bytes=sent_bytes, codec_ns=5, seal_ns=7, noops=0
+        )
+    ]
     hops += [
         HopRow(
             sender=f"stage-{idx}",
@@ -286,6 +290,7 @@ def counters_of(machine: RoundMachine, rows: list[FrameRow], num_stages: int) ->
             bytes=len(rows) * size,
             codec_ns=11,
             seal_ns=13,
+            noops=0,
         )
         for idx, size in enumerate(sizes)
     ]

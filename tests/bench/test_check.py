@@ -179,6 +179,11 @@ EDITS: dict[str, tuple[int, Callable[[dict], object], str]] = {
     "wire, bytes": (BASE, lambda t: add_to(t["counters"], "bytes_on_wire", 1), "wire"),
     "wire, frames of hops": (BASE, lambda t: add_to(t["counters"], "frames_on_wire", -1), "wire"),
     "wire, hop missing": (BASE, drop_hop, "wire"),
+    "wire, noops of an arm without": (
+        BASE,
+        lambda t: t["counters"]["hops"][1].update(noops=1),
+        "wire",
+    ),
     "wire, hops swapped": (BASE, lambda t: t["counters"]["hops"].reverse(), "wire"),
     "wire, our frames": (BASE, lambda t: add_to_hop(t, 0, 1, 0), "wire"),
     "wire, our bytes": (BASE, lambda t: add_to_hop(t, 0, 0, 1), "wire"),

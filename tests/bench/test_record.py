@@ -11,6 +11,7 @@ from bench.schema_versions import version_defects
 from engine.coordinator.job import JobResult
 from engine.coordinator.records import FrameRecord
 from engine.errors import JobError
+from engine.transport.connection import WireUse
 from engine.transport.message import Statement
 from tests.bench.receipt_builder import RING, make_plan, measured_links
 
@@ -27,6 +28,7 @@ def statement(stage_idx: int, frames_sent: int, bytes_sent: int) -> Statement:
         uncorrelated=stage_idx + 3,
         codec_ns=stage_idx + 20,
         seal_ns=stage_idx + 30,
+        noops_sent=stage_idx + 40,
     )
 
 
@@ -68,6 +70,15 @@ def test_frames_and_bytes_of_every_process_are_counted() -> None:
     assert made.counters.bytes_on_wire == 871
     assert made.counters.stages_uncorrelated == 3 + 4
     assert (made.counters.stale_dropped, made.counters.stale_computed) == (2, 4)
+
+
+def test_what_every_process_spent_and_sent_beside_frames_is_its_own() -> None:
+    """Catches one sender's times or noops in another's row, or in another field."""
+    statements = [statement(0, 1, 9), statement(1, 1, 9)]
+    result = JobResult(frames=[frame(40)], statements=statements, wire_use=WireUse(1, 2, 3))
+    hops = receipt_of(result).counters.hops
+    spent = [(hop.codec_ns, hop.seal_ns, hop.noops) for hop in hops]
+    assert spent == [(1, 2, 3), (20, 30, 40), (21, 31, 41)]
 
 
 def test_a_stage_that_stated_nothing_has_no_row() -> None:

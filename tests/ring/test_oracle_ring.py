@@ -110,6 +110,10 @@ def test_noops_keep_links_warm_in_a_job_and_change_nothing(
         assert not posted
         result = session.run(request(warm))
         assert len(set(posted)) == num_stages + 1, "each of the N + 1 links has its sender"
+        told = [result.wire_use, *result.statements]
+        assert all(item.noops_sent for item in told), "each sender counts its own"
+        assert sum(item.noops_sent for item in told) <= len(posted), "some gave way to a frame"
+        assert not any(item.noops_sent for item in [cold.wire_use, *cold.statements])
         time.sleep(0.1)
         del posted[:]
         time.sleep(0.2)

@@ -10,7 +10,7 @@ from oracle_ring import HIDDEN_LEN, VOCAB_SIZE, OracleExecutor, repetitive_truth
 from engine.coordinator.job import make_levers
 from engine.numeric import NUMERIC_CONFIGS
 from engine.stage.job import Forward, Outside, Report, StageIdentity, StageJob
-from engine.transport.connection import WireTime
+from engine.transport.connection import WireUse
 from engine.transport.message import (
     Attest,
     JobErrorReport,
@@ -48,7 +48,7 @@ def feed(
 
 def statement(job: StageJob) -> Statement:
     *_, report = job.on_attest(
-        Attest(job=7, epoch=1), Outside(0, 0, 2, WireTime(codec_ns=5, seal_ns=7))
+        Attest(job=7, epoch=1), Outside(0, 0, 2, WireUse(codec_ns=5, seal_ns=7, noops_sent=3))
     )
     assert isinstance(report, Report) and isinstance(report.message, Statement)
     return report.message
@@ -139,7 +139,9 @@ def test_what_was_sent_is_counted_by_job() -> None:
     job.note_sent(answer.message, 100)
     job.note_sent(msgspec.structs.replace(answer.message, job=6), 1000)
     job.note_sent(Attest(job=7, epoch=0), 10)
-    assert (statement(job).frames_sent, statement(job).bytes_sent) == (1, 100)
+    told = statement(job)
+    assert (told.frames_sent, told.bytes_sent) == (1, 100)
+    assert (told.codec_ns, told.seal_ns, told.noops_sent) == (5, 7, 3), "as the links say"
 
 
 def test_logits_ride_only_when_asked_for() -> None:
