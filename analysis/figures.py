@@ -45,7 +45,7 @@ from analysis.panels import (
 )
 from analysis.power import STUDY_ARM
 from analysis.study_figures import draw_matches, draw_power, draw_prompts, is_simulated
-from analysis.study_records import PRODUCTS, STUDIES, study_records
+from analysis.study_records import PRODUCTS, study_records
 from analysis.sweep_figure import LEVERS, draw_sweep
 from bench.schema import Plan
 from engine.errors import LonghaulError, ReceiptError
@@ -154,7 +154,7 @@ def write_figures(experiment: Experiment, folder: Path) -> list[Path]:
     return paths
 
 
-def write_study_figures(folder: Path, records: Path = STUDIES) -> list[Path]:
+def write_study_figures(folder: Path, records: Path | None = None) -> list[Path]:
     """Draw and save the figures of signed study records."""
     mpl.use("agg")
     paths = []

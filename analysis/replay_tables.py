@@ -14,7 +14,7 @@ from statistics import median
 import pandas as pd
 
 from analysis.load import Experiment, jobs_frame
-from analysis.study_records import STUDIES, StudyRecord, study_records
+from analysis.study_records import StudyRecord, study_records
 from analysis.table_parts import make_spec
 from analysis.table_spec import TableSpec, number, text
 from bench.schema import Study
@@ -26,7 +26,7 @@ BOUND = "clairvoyant"
 PLANNER = "planner"
 
 
-def find_replay(experiment: Experiment, folder: Path = STUDIES) -> StudyRecord | None:
+def find_replay(experiment: Experiment, folder: Path | None = None) -> StudyRecord | None:
     """The newest signed replay of this experiment's receipts; None: none was recorded.
 
     Raises:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.folders import COMMITTED, SIGNATURE_ENDING, default_key_folders
+from analysis import folders
 from bench.receipt import load_signed, receipt_id
 from bench.schema import Study
 from engine.trust.identity import load_public_keys
 
-STUDIES = COMMITTED / "studies"
 PRODUCTS = "studies"  # their tables and figures lie in a folder of this name
 
 
@@ -31,16 +30,16 @@ class StudyRecord:
         return f"study {self.record.study}; record {self.record_id}"
 
 
-def study_records(study: str, folder: Path = STUDIES) -> list[StudyRecord]:
-    """All records of a study, the newest first.
+def study_records(study: str, folder: Path | None = None) -> list[StudyRecord]:
+    """All records of a study, the committed ones or those in a folder, the newest first.
 
     Raises:
         ReceiptError: one is damaged or signed by nobody known.
     """
-    keys = load_public_keys(*default_key_folders())
+    keys = load_public_keys(*folders.default_key_folders())
     found = []
-    for path in sorted((folder / study).glob("*.json")):
-        if not path.name.endswith(SIGNATURE_ENDING):
+    for path in sorted(((folder or folders.COMMITTED / "studies") / study).glob("*.json")):
+        if not path.name.endswith(folders.SIGNATURE_ENDING):
             record, body = load_signed(path, Study, keys)
             found.append(StudyRecord(record, receipt_id(body)))
     return sorted(found, key=lambda found: found.record.created, reverse=True)

@@ -32,7 +32,7 @@ from analysis.planner_tables import regret_table, stale_table
 from analysis.power_tables import power_table, size_table
 from analysis.published import published_table
 from analysis.replay_tables import replay_tables
-from analysis.study_records import PRODUCTS, STUDIES, study_records
+from analysis.study_records import PRODUCTS, study_records
 from analysis.study_tables import (
     group_tests_table,
     match_table,
@@ -230,7 +230,7 @@ def all_tables(experiment: Experiment) -> list[TableSpec]:
     return [*(maker(experiment) for maker in makers), *replay_tables(experiment)]
 
 
-def study_record_tables(records: Path = STUDIES) -> list[TableSpec]:
+def study_record_tables(records: Path | None = None) -> list[TableSpec]:
     """Tables of signed study records that belong to no experiment."""
     makers = {
         keepwarm.STUDY: keepwarm.pause_table,

@@ -28,7 +28,8 @@ def sending(*noops: int | msgspec.UnsetType) -> object:
             for idx, hop in enumerate(receipt.counters.hops)
         ]
         counters = msgspec.structs.replace(receipt.counters, hops=hops)
-        return msgspec.structs.replace(receipt, counters=counters)
+        asked = msgspec.structs.replace(receipt.requested, keepwarm_ms=100)
+        return msgspec.structs.replace(receipt, counters=counters, requested=asked)
 
     return change
 
