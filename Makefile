@@ -89,7 +89,7 @@ bench-compare: $(STAMP) ## this tree against BASE=rev on fresh rings, 5 interlea
 	$(PYTHON) -m bench compare $(BASE)
 
 STUDY = $(PYTHON) -m bench run --scale full --experiment
-.PHONY: study-seal study-keepwarm study-attest study-challenge study-wire study-k study-depth study-stages
+.PHONY: study-seal study-keepwarm study-attest study-challenge study-peers study-wire study-k study-depth study-stages
 study-seal: $(STAMP) ## sealing: A/B on a ring, and its cost between two processes (40 minutes)
 	$(STUDY) seal
 	$(PYTHON) -m bench.studies.seal_cost --record build/receipts/studies
@@ -99,8 +99,10 @@ study-keepwarm: $(STAMP) ## noops on silent links: one link, and rings under cub
 	$(STUDY) keepwarm-bbr
 study-attest: $(STAMP) ## stages sign: A/B on a ring, and their hashing over their computing
 	$(STUDY) attest
-study-challenge: $(STAMP) ## spot recompute: honest and cheating stages against its thresholds (minutes to half an hour)
+study-challenge: $(STAMP) ## spot recompute: honest and cheating stages against its limits (15 minutes)
 	$(PYTHON) -m bench.studies.challenge --record build/receipts/studies
+study-peers: $(STAMP) ## transformers, and llama.cpp if it is installed, beside the ring (15 minutes)
+	$(PYTHON) -m bench.studies.peers --record build/receipts/studies
 study-wire: $(STAMP) ## fp8 between stages (15 minutes)
 	$(STUDY) fp8
 study-k: $(STAMP) ## draft length, 4 to 64 (25 minutes)

@@ -21,7 +21,7 @@ from matplotlib.ticker import (
     MaxNLocator,
 )
 
-from analysis import keepwarm
+from analysis import keepwarm, peers_products
 from analysis.acceptance_figures import draw_acceptance_by_distance, draw_accepted_lengths
 from analysis.comparison_figures import bands_in_words, draw_comparisons
 from analysis.effects import ALL_CELLS, NullBand, ratio_table
@@ -45,7 +45,7 @@ from analysis.panels import (
 )
 from analysis.power import STUDY_ARM
 from analysis.study_figures import draw_matches, draw_power, draw_prompts, is_simulated
-from analysis.study_records import PRODUCTS, study_records
+from analysis.study_records import PRODUCTS, StudyRecord, study_records
 from analysis.sweep_figure import LEVERS, draw_sweep
 from bench.schema import Plan
 from engine.errors import LonghaulError, ReceiptError
@@ -130,6 +130,11 @@ OWN_FIGURES: Mapping[str, Mapping[str, Painter]] = {
         "power": draw_power,
     },
 }
+# Of signed study records: file name -> study, painter.
+STUDY_PAINTERS: Mapping[str, tuple[str, Callable[[StudyRecord], Drawing]]] = {
+    "keepwarm_links": (keepwarm.STUDY, keepwarm.draw_pauses),
+    "peers": (peers_products.STUDY, peers_products.draw_peers),
+}
 UNTIMED_FIGURES: Mapping[str, Painter] = {"frames_by_stages": draw_frames_by_stages}
 
 
@@ -159,9 +164,9 @@ def write_study_figures(folder: Path, records: Path | None = None) -> list[Path]
     mpl.use("agg")
     paths = []
     with house_style():
-        for found in study_records(keepwarm.STUDY, records)[:1]:
-            drawing = keepwarm.draw_pauses(found)
-            paths += save(drawing, "keepwarm_links", found.provenance, folder)
+        for name, (study, draw) in STUDY_PAINTERS.items():
+            for found in study_records(study, records)[:1]:
+                paths += save(draw(found), name, found.provenance, folder)
     return paths
 
 

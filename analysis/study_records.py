@@ -12,6 +12,7 @@ from pathlib import Path
 from analysis import folders
 from bench.receipt import load_signed, receipt_id
 from bench.schema import Study
+from engine.errors import ReceiptError
 from engine.trust.identity import load_public_keys
 
 PRODUCTS = "studies"  # their tables and figures lie in a folder of this name
@@ -43,3 +44,16 @@ def study_records(study: str, folder: Path | None = None) -> list[StudyRecord]:
             record, body = load_signed(path, Study, keys)
             found.append(StudyRecord(record, receipt_id(body)))
     return sorted(found, key=lambda found: found.record.created, reverse=True)
+
+
+def newest_record(study: str, folder: Path | None = None) -> StudyRecord:
+    """The newest record of a study.
+
+    Raises:
+        ReceiptError: there is none, or one is damaged or signed by nobody known.
+    """
+    found = study_records(study, folder)
+    if not found:
+        where = folder or folders.COMMITTED / "studies"
+        raise ReceiptError(f"{where / study}: holds no record of study {study!r}")
+    return found[0]

@@ -7,11 +7,9 @@ never know what it is compared with.
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
-
 import torch
 
+from bench.peers.turn import Clock, Turn
 from engine.errors import ConfigError
 from engine.model.config import ModelConfig
 from engine.model.weights import ModelFiles, StageWeights, load_layers
@@ -81,54 +79,36 @@ def _peer_state(weights: StageWeights, config: ModelConfig) -> dict[str, torch.T
     return state
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One prompt, decoded once by one side."""
+class _Streamer:
+    """The library's idea of a clock: it is handed ids as they come, and before them the prompt."""
 
-    ids: tuple[int, ...]
-    prefill_tok_per_s: float
-    decode_tok_per_s: float
-
-
-class Clock:
-    """Notes when each token came; also a streamer as the library's `generate` takes it."""
-
-    def __init__(self, prompt_len: int) -> None:
-        self._prompt_len = prompt_len
-        self._stamps_ns = [time.perf_counter_ns()]
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._has_prompt = False
 
     def put(self, ids: torch.Tensor) -> None:
-        """Stamp one token; the library also hands over the prompt, before it computes."""
-        if ids.numel() == 1:
-            self._stamps_ns.append(time.perf_counter_ns())
+        """Note tokens."""
+        if self._has_prompt:
+            self._clock.note(ids.numel())
+        self._has_prompt = True
 
     def end(self) -> None:
         """Called by the library after the last token."""
 
-    def turn(self, ids: list[int]) -> Turn:
-        """Turn stamps into rates: up to the first token is prefill, the rest is decode.
-
-        Raises:
-            ConfigError: a single token came, so there is no decode.
-        """
-        if len(self._stamps_ns) < 3:
-            raise ConfigError("one token has no decode speed; ask for 2 or more, another prompt")
-        began_ns, first_ns, *_, last_ns = self._stamps_ns
-        return Turn(
-            tuple(ids),
-            self._prompt_len * 1e9 / (first_ns - began_ns),
-            (len(ids) - 1) * 1e9 / (last_ns - first_ns),
-        )
-
 
 @torch.inference_mode()
 def peer_greedy(
-    peer: torch.nn.Module, prompt_ids: list[int], num_new: int, clock: Clock | None = None
+    peer: torch.nn.Module,
+    prompt_ids: list[int],
+    num_new: int,
+    clock: Clock | None = None,
+    num_lookup: int = 0,
 ) -> list[int]:
     """Generate greedily with the library's own loop.
 
     Args:
-        clock: notes when each token came.
+        clock: notes when tokens came.
+        num_lookup: drafts of the library's prompt lookup a round; 0: none.
     """
     ids = torch.tensor([prompt_ids])
     output = peer.generate(
@@ -136,12 +116,16 @@ def peer_greedy(
         attention_mask=torch.ones_like(ids),
         do_sample=False,
         max_new_tokens=num_new,
-        streamer=clock,
+        streamer=_Streamer(clock) if clock else None,
+        prompt_lookup_num_tokens=num_lookup or None,
     )
     return output[0, len(prompt_ids) :].tolist()
 
 
-def peer_turn(peer: torch.nn.Module, prompt_ids: list[int], num_new: int) -> Turn:
+def peer_turn(
+    peer: torch.nn.Module, prompt_ids: list[int], num_new: int, num_lookup: int = 0
+) -> Turn:
     """Time the library's own loop."""
-    clock = Clock(len(prompt_ids))
-    return clock.turn(peer_greedy(peer, prompt_ids, num_new, clock))
+    clock = Clock()
+    ids = peer_greedy(peer, prompt_ids, num_new, clock, num_lookup)
+    return clock.turn(ids, len(prompt_ids))

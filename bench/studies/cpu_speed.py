@@ -21,7 +21,8 @@ from pathlib import Path
 import torch
 
 from bench.peers.llama_cpp import llama_command, llama_rates
-from bench.peers.transformers_speed import Clock, Turn, build_peer, peer_turn
+from bench.peers.transformers_speed import build_peer, peer_turn
+from bench.peers.turn import Clock, Turn
 from bench.studies.stage_env import restart_as_stage
 from engine.defaults import DRAFT_LEN
 from engine.errors import ConfigError, LonghaulError
@@ -39,15 +40,15 @@ _NUM_VERIFIES = 15
 
 def our_turn(decoder: Decoder, prompt_ids: list[int], num_new: int) -> Turn:
     """Decode with this engine, one position a forward."""
-    clock = Clock(len(prompt_ids))
+    clock = Clock()
     cache = decoder.new_cache()
     output = [prefill(decoder, prompt_ids, cache)]
-    clock.put(torch.tensor(output))
+    clock.note()
     while len(output) < num_new and output[-1] not in decoder.config.eos_ids:
         last = torch.tensor(output[-1:])
         output += decoder.greedy(decoder.forward(decoder.embed(last), cache.kv_len, cache))
-        clock.put(last)
-    return clock.turn(output)
+        clock.note()
+    return clock.turn(output, len(prompt_ids))
 
 
 def verify_rate(decoder: Decoder, context_ids: list[int]) -> float:

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 
+from bench.peers.json_worker import JsonWorker
 from engine import defaults
-from engine.cluster.launch import CHECKOUT_DIR, LocalRing, RingSpec
+from engine.cluster.launch import LocalRing, RingSpec
 from engine.coordinator.generate import Generator
 from engine.coordinator.job import make_levers
 from engine.errors import ConfigError, LonghaulError
@@ -27,27 +26,12 @@ from engine.model.threads import available_cores, openmp_env
 PROMPT = "Explain in plain words why a long network link makes text generation slow."
 
 
-class UnsplitEngine:
+class UnsplitEngine(JsonWorker):
     """The worker process; a context manager."""
 
     def __init__(self, num_threads: int) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.studies.unsplit_worker", str(num_threads)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=CHECKOUT_DIR,
-            env={**os.environ, **openmp_env(num_threads)},
-            text=True,
-        )
-
-    def __enter__(self) -> UnsplitEngine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+        words = [str(num_threads)]
+        super().__init__("bench.studies.unsplit_worker", words, openmp_env(num_threads))
 
     def decode(self, prompt_ids: tuple[int, ...], num_new: int) -> tuple[list[int], float]:
         """Decode; returns the ids and tok/s.
@@ -55,14 +39,7 @@ class UnsplitEngine:
         Raises:
             ConfigError: the worker ended; its messages are on standard error.
         """
-        assert self._process.stdin is not None and self._process.stdout is not None
-        asked = {"prompt_ids": prompt_ids, "num_new": num_new}
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise ConfigError("the unsplit engine ended; its messages are above")
-        answer = json.loads(line)
+        answer = self.ask({"prompt_ids": prompt_ids, "num_new": num_new})
         return answer["ids"], (num_new - 1) / (answer["decode_ns"] / 1e9)
 
 

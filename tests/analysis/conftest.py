@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from analysis.folders import REPOSITORY
 from engine.trust.identity import Identity
 from tests.analysis.experiment_builder import build_experiment, make_identity
 from tests.analysis.plan_builder import RECIPES
@@ -104,3 +108,30 @@ def acceptance_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
 def frames_invented(tmp_path_factory: pytest.TempPathFactory) -> Invented:
     """One cell, one rep, rings of one to four stages; nothing is timed."""
     return _invented(tmp_path_factory, "frames")
+
+
+def run_module(invented: Invented, *arguments: str) -> str:
+    """Run `python -m …`."""
+    return run_python(invented, "-m", *arguments)
+
+
+def run_python(invented: Invented, *arguments: str, hash_seed: str = "0") -> str:
+    """Run Python from the repository's root, with the experiment's key as this user's."""
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": hash_seed,
+        "LONGHAUL_HOME": str(invented.home),
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    finished = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    output = finished.stdout + finished.stderr
+    if finished.returncode:
+        raise RuntimeError(f"status {finished.returncode}: {output}")
+    return output

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -18,44 +15,16 @@ import pytest
 from analysis import figures, numbers, pair, tables
 from analysis.arm_slots import in_reading_order, slot_of
 from analysis.effects import NULL_ARM, ratio_table
-from analysis.folders import REPOSITORY
 from analysis.hypotheses import outcomes
 from analysis.load import jobs_frame, load_experiment
 from analysis.rule_parts import FAILS, HOLDS, NOT_EVALUATED
 from analysis.table_parts import load_words
 from engine.errors import ConfigError, ReceiptError
-from tests.analysis.conftest import Invented
+from tests.analysis.conftest import Invented, run_module, run_python
 from tests.analysis.experiment_builder import build_experiment
 from tests.analysis.plan_builder import Recipe
 
 FIGURE_ENDINGS = {"svg", "pdf", "csv", "txt"}
-
-
-def run_module(invented: Invented, *arguments: str) -> str:
-    """Run `python -m …`."""
-    return run_python(invented, "-m", *arguments)
-
-
-def run_python(invented: Invented, *arguments: str, hash_seed: str = "0") -> str:
-    """Run Python from the repository's root, with the experiment's key as this user's."""
-    environment = {
-        **os.environ,
-        "PYTHONHASHSEED": hash_seed,
-        "LONGHAUL_HOME": str(invented.home),
-        "PYTHONPATH": str(REPOSITORY),
-    }
-    finished = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=REPOSITORY,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    output = finished.stdout + finished.stderr
-    if finished.returncode:
-        raise RuntimeError(f"status {finished.returncode}: {output}")
-    return output
 
 
 def everything_in(folder: Path) -> dict[str, bytes]:

@@ -1,14 +1,12 @@
-"""The comparison on one processor: reading llama.cpp, rates from stamps. No speed is asserted."""
+"""The comparison on one processor: reading llama.cpp, ratios. No speed is asserted."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-import torch
 
 from bench.peers.llama_cpp import llama_command, llama_rates
-from bench.peers.transformers_speed import Clock
 from bench.studies.cpu_speed import summary
 from engine.errors import ConfigError
 from engine.model.weights import prepare_model
@@ -54,18 +52,6 @@ def test_a_failing_llama_is_named(tmp_path: Path, body: str, message: str) -> No
     put_program(tmp_path, body)
     with pytest.raises(ConfigError, match=message):
         llama_rates([str(tmp_path / "llama-bench")])
-
-
-def test_a_prompt_is_not_taken_for_a_token() -> None:
-    """Catches a prefill that ends when the library hands the prompt over."""
-    clock = Clock(prompt_len=8)
-    clock.put(torch.zeros(1, 8))
-    clock.put(torch.zeros(1))
-    with pytest.raises(ConfigError, match="no decode"):
-        clock.turn([5])
-    clock.put(torch.zeros(1))
-    turn = clock.turn([5, 6])
-    assert turn.ids == (5, 6) and turn.prefill_tok_per_s > 0 < turn.decode_tok_per_s
 
 
 def test_ratios_are_medians_within_a_repetition() -> None:
