@@ -1,39 +1,52 @@
 """How far honest and cheating stages are from a replica: the table of `bench.studies.challenge`.
 
-Guarantees: every case with its own threshold, the stage where it shows most and the one where it
-shows least; whether it passes is computed here from what was recorded. Must never know receipts of
-jobs.
+Guarantees: every case with the limits of what it says it computes in; whether a stage is caught is
+computed here from what was recorded; cells that the limits were set on and cells that were first
+seen after are counted apart. Must never know receipts of jobs.
 """
 
 from __future__ import annotations
 
 import pandas as pd
 
+from analysis.curves import clopper_pearson
 from analysis.study_records import StudyRecord
 from analysis.table_spec import Column, TableSpec, text
 
 STUDY = "challenge"
 KIND = ["group", "case", "honest"]
+ERRORS = ("largest", "median")
+
+
+def judged(found: StudyRecord) -> pd.DataFrame:
+    """One row a case, cell and stage, as recorded; errors and limits as shares, `is_caught` and
+    `is_held_out` computed."""
+    settings = found.record.settings
+    rows = pd.DataFrame(found.record.rows)
+    for key in ERRORS:
+        rows[key] = rows[key] / int(settings["parts_per"])
+        rows[f"{key}_limit"] = rows[f"{key}_limit"] / int(settings["parts_per"])
+    has_median = rows["positions"] >= int(settings["median_from"])
+    is_coarse = has_median & (rows["median"] > rows["median_limit"])
+    rows["is_caught"] = (rows["largest"] > rows["largest_limit"]) | is_coarse
+    rows["is_held_out"] = rows["cell"].isin(str(settings["held_out"]).split())
+    return rows
 
 
 def cases(found: StudyRecord) -> pd.DataFrame:
-    """One row a case; columns group, case, honest, threshold, largest and smallest (over stages,
-    of each stage's largest relative error), stages, caught (stages whose error is above)."""
-    rows = pd.DataFrame(found.record.rows)
-    parts_per = int(found.record.settings["parts_per"])
-    rows["error"], rows["limit"] = rows["largest"] / parts_per, rows["threshold"] / parts_per
-    rows["is_caught"] = rows["error"] > rows["limit"]
+    """One row a case; of each error its limit and, over stages and cells, its ends (`low`, `high`);
+    of each half how many stages there were and how many were caught."""
+    rows = judged(found)
     grouped = rows.groupby(KIND, sort=False)
-    table = pd.DataFrame(
-        {
-            "threshold": grouped["limit"].first(),
-            "largest": grouped["error"].max(),
-            "smallest": grouped["error"].min(),
-            "stages": grouped.size(),
-            "caught": grouped["is_caught"].sum(),
-        }
-    )
-    return table.reset_index()
+    columns: dict[str, pd.Series] = {}
+    for key in ERRORS:
+        columns[f"{key}_limit"] = grouped[f"{key}_limit"].first()
+        columns[f"{key}_low"], columns[f"{key}_high"] = grouped[key].min(), grouped[key].max()
+    for half, is_in in (("set_on", ~rows["is_held_out"]), ("held_out", rows["is_held_out"])):
+        columns[half] = is_in.groupby([rows[key] for key in KIND], sort=False).sum()
+        hits = rows["is_caught"] & is_in
+        columns[f"{half}_caught"] = hits.groupby([rows[key] for key in KIND], sort=False).sum()
+    return pd.DataFrame(columns).reset_index()
 
 
 def challenge_table(found: StudyRecord) -> TableSpec:
@@ -43,31 +56,59 @@ def challenge_table(found: StudyRecord) -> TableSpec:
         text("group", "says it computes in"),
         Column("what it does", lambda row: str(row["case"]), is_number=False),
         Column("", lambda row: "honest" if row["honest"] else "cheats", is_number=False),
-        _scientific("smallest", "least error, a stage"),
-        _scientific("largest", "greatest"),
-        _scientific("threshold", "threshold"),
-        Column("verdict", _verdict, is_number=False),
+        _span("largest", "largest error"),
+        _scientific("largest_limit", "allowed"),
+        _span("median", "median error"),
+        _scientific("median_limit", "allowed"),
+        _caught("set_on", "caught, limits set on these"),
+        _caught("held_out", "caught, held out"),
     )
-    margin = settings["margin"]
     notes = (
-        "Largest relative error of a position of what a stage of the packaged model sent, against "
-        f"a replica, as {settings['signs']} random signs a position see it; the stage where it is "
-        f"least and the one where it is greatest. Prompt of cell {settings['cell']}, "
-        f"{settings['prompt_positions']} positions. A stage is caught if one position is above the "
-        "threshold. An honest error below a quarter of the threshold shows above it with chance < "
-        f"{settings['false_alarm_bound']}, and an error {margin} times the threshold below it with "
-        f"chance < {settings['miss_bound']}, for any states (engine/trust/sketch.py).",
+        "Relative errors of positions of what a stage of the packaged model sent, against a "
+        f"replica, as {settings['signs']} random signs a position see them: the largest, and the "
+        "median of all positions of a stage, each from the stage and prompt where it is least to "
+        "those where it is greatest. A stage is caught if either is more than allowed. Prompts "
+        f"and answers ({settings['positions']} positions) of cells {settings['calibrated_on']} set "
+        f"the limits; those of {settings['held_out']} were first seen after.",
+        f"Held out: {_rate(found, honest=1)} of honest stages caught, {_rate(found, honest=0)} of "
+        "cheating ones (Clopper–Pearson, 95 %; stages of one prompt are not independent).",
+        f"For any states, an error below a {_fraction(int(settings['margin']))} of what a position "
+        f"is allowed shows above it with chance < {settings['false_alarm_bound']}, one of "
+        f"{settings['margin']} times as much below it with chance < {settings['miss_bound']} "
+        "(engine/trust/sketch.py).",
     )
     provenance = f"generated by analysis.tables; {found.provenance}"
     title = "Spot recompute: who passes and who is caught"
     return TableSpec("spot_recompute", title, cases(found), columns, notes, provenance)
 
 
+def _rate(found: StudyRecord, honest: int) -> str:
+    rows = judged(found)
+    own = rows[rows["is_held_out"] & (rows["honest"] == honest)]
+    caught = int(own["is_caught"].sum())
+    low, high = clopper_pearson(caught, len(own)) if len(own) else (0.0, 1.0)
+    return f"{caught}/{len(own)} [{low:.3f}, {high:.3f}]"
+
+
+def _fraction(margin: int) -> str:
+    return {2: "half", 3: "third", 4: "quarter"}.get(margin, f"{margin}th")
+
+
+def _span(key: str, header: str) -> Column:
+    def cell(row: dict[str, object]) -> str:
+        low, high = _short(row[f"{key}_low"]), _short(row[f"{key}_high"])
+        return low if low == high else f"{low} – {high}"
+
+    return Column(header, cell)
+
+
 def _scientific(key: str, header: str) -> Column:
-    return Column(header, lambda row: f"{row[key]:.1e}" if row[key] else "0")
+    return Column(header, lambda row: _short(row[key]))
 
 
-def _verdict(row: dict[str, object]) -> str:
-    if not row["caught"]:
-        return "passes"
-    return "caught" if row["caught"] == row["stages"] else f"caught {row['caught']}/{row['stages']}"
+def _short(value: object) -> str:
+    return f"{value:.1e}" if value else "0"
+
+
+def _caught(half: str, header: str) -> Column:
+    return Column(header, lambda row: f"{row[f'{half}_caught']}/{row[half]}")

@@ -18,7 +18,7 @@ from engine import defaults
 from engine.cluster.launch import CHECKOUT_DIR, LocalRing, RingSpec
 from engine.cluster.node_keys import create_cluster_secret
 from engine.cluster.replicas import load_replicas
-from engine.coordinator.challenged import terms_of
+from engine.coordinator.challenged import findings, terms_of
 from engine.coordinator.generate import Generation, Generator
 from engine.coordinator.job import make_levers
 from engine.errors import ConfigError, LonghaulError
@@ -28,7 +28,7 @@ from engine.numeric import NUMERIC_CONFIGS
 from engine.transport.message import Levers
 from engine.transport.seal import SUITES
 from engine.trust import shard_receipt
-from engine.trust.challenge import Compared, Terms, commitment
+from engine.trust.challenge import commitment
 from engine.trust.identity import load_public_keys, longhaul_home
 from engine.trust.sketch import SEED_LEN
 
@@ -175,13 +175,6 @@ def _print_result(asked: argparse.Namespace, generation: Generation) -> None:
     )
 
 
-def _print_compared(compared: list[list[Compared]], terms: Terms) -> None:
-    for stage_idx, frames in enumerate(compared):
-        errors = [float(error) for frame in frames for error in frame.errors]
-        seen = f"off by {max(errors):.1e}, {terms.threshold:.0e} passes" if errors else "ids hold"
-        print(f"[stage {stage_idx}: {len(frames)} frames recomputed, {seen}]", file=sys.stderr)
-
-
 def _print_text(text: str) -> None:
     print(text, end="", flush=True)
 
@@ -229,7 +222,8 @@ def generate(asked: argparse.Namespace) -> int:
         _print_result(asked, generation)
         if terms:
             compared = session.challenge(generation.result, load_replicas(ring), seed, terms)
-            _print_compared(compared, terms)
+            for stage_idx, found in enumerate(findings(compared, terms)):
+                print(f"[stage {stage_idx}: {found}]", file=sys.stderr)
     return 0
 
 

@@ -1,32 +1,37 @@
 """The transformers library's layers of one stage, in any dtype: other kernels, same weights.
 
 Guarantees: takes and gives float32 states as the engine's own executor does, so that either can
-stand in for the other; keeps no cache but its inputs. Must never know jobs or frames.
+stand in for the other; keeps no cache but its inputs; never changes the peer. Must never know jobs
+or frames.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
+
+
+def in_dtype(peer: Any, dtype: torch.dtype) -> Any:
+    """A peer that computes in another dtype: a copy, since its own `to` rounds in place."""
+    return deepcopy(peer).to(dtype)
 
 
 class PeerStage:
     """Layers `[layer_start, layer_end)` of a peer from `transformers_speed.build_peer`.
 
     Args:
-        dtype: what everything is computed in; the peer is converted whenever it has another one.
+        peer: everything is computed in its dtype.
         order: layers to run instead of the stage's own, for a stage that cheats.
     """
 
-    def __init__(
-        self, peer: Any, span: tuple[int, int], dtype: torch.dtype, order: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, peer: Any, span: tuple[int, int], order: Sequence[int] = ()) -> None:
         self.layer_start, self.layer_end = span
         self.is_first, self.is_last = span[0] == 0, span[1] == peer.config.num_hidden_layers
         self._order = order or range(*span)
-        self._peer, self._dtype = peer, dtype
+        self._peer, self._dtype = peer, peer.dtype
         self.reset()
 
     def reset(self) -> None:
@@ -36,13 +41,13 @@ class PeerStage:
     @torch.inference_mode()
     def embed(self, ids: Sequence[int]) -> torch.Tensor:
         """Ids → hidden [T, H] float32."""
-        embedded: torch.Tensor = self._own().model.embed_tokens(torch.tensor(ids))
+        embedded: torch.Tensor = self._peer.model.embed_tokens(torch.tensor(ids))
         return embedded.float()
 
     @torch.inference_mode()
     def forward(self, hidden: torch.Tensor, start: int) -> torch.Tensor:
         """Hidden [T, H] float32 → [T, H], all positions from the start anew."""
-        model = self._own().model
+        model = self._peer.model
         self._rows = torch.cat([self._rows[:start], hidden])
         rows = self._rows.to(self._dtype).unsqueeze(0)
         num = rows.shape[1]
@@ -62,9 +67,6 @@ class PeerStage:
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden [T, H] → scores [T, V] float32."""
-        peer = self._own()
-        scores: torch.Tensor = peer.lm_head(peer.model.norm(hidden.to(self._dtype)))
+        states = hidden.to(self._dtype)
+        scores: torch.Tensor = self._peer.lm_head(self._peer.model.norm(states))
         return scores.float()
-
-    def _own(self) -> Any:
-        return self._peer if self._peer.dtype == self._dtype else self._peer.to(self._dtype)

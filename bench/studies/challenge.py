@@ -1,14 +1,15 @@
 """How far apart honest computations of a stage are, and cheating ones: `engine.trust.challenge`.
 
-The packaged model over four stages in this process, a real prompt in chunks and then frames of
-drafts. Each case changes how one stage computes; a replica of the engine's own layers checks what
-it sent, by sketches under a fresh seed. Guarantees: honest and cheating cases go through the same
-check; what is recorded is what the check saw. Must never know sockets.
+The packaged model over four stages in this process, real prompts and its answers, in chunks and
+then in frames of drafts. Each case changes how one stage computes; a replica of the engine's own
+layers checks what it sent, by sketches under a fresh seed. Guarantees: honest and cheating cases go
+through the same check; what is recorded is what the check saw; the limits were set on the first
+cells alone, the others were first seen after. Must never know sockets.
 
-    python -m bench.studies.challenge [--cell chat] [--record DIR]
+    python -m bench.studies.challenge [--cells mixed chat] [--record DIR]
 
-Prints each case's largest relative error of a position, and whether the threshold of its class lets
-it pass; fails if an honest one does not pass or a cheating one does.
+Prints by case the largest relative error of a position and the median, over stages and cells;
+fails if an honest stage is beyond its limits or a cheating one is not.
 """
 
 from __future__ import annotations
@@ -17,177 +18,66 @@ import argparse
 import math
 import secrets
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from bench.cells import load_cell
-from bench.peers.transformers_speed import build_peer
-from bench.peers.transformers_stage import PeerStage
-from bench.studies.spot_job import GREEDY, Forward, SpotFrame, SpotJob, run_job
+from bench.studies.spot_cases import CASES, SPANS, Bench, Case
+from bench.studies.spot_job import GREEDY, SpotFrame, SpotJob, run_job
 from bench.study_record import make_study, write_study
 from engine.errors import LonghaulError
-from engine.model.decoder import Decoder
-from engine.model.row_invariance import on_threads
 from engine.model.tokenizer import Tokenizer
-from engine.model.weights import ModelFiles, prepare_model
-from engine.stage.executor import DecoderExecutor
-from engine.transport.hidden_wire import pack_states, unpack_states
-from engine.trust.challenge import THRESHOLDS, Terms, spot_check
+from engine.model.weights import prepare_model
+from engine.trust.challenge import Terms, spot_check
+from engine.trust.limits import LIMITS, MEDIAN_FROM, Limits, first_beyond, too_coarse
 from engine.trust.sketch import NUM_SIGNS, SEED_LEN, false_alarm_bound, miss_bound
 
 STUDY = "challenge"
-SPANS = ((0, 8), (8, 15), (15, 23), (23, 30))
+CALIBRATED_ON = ("mixed", "code-edit", "summary")
+HELD_OUT = ("chat", "reasoning", "verbatim")
 PREFILL_CHUNK, FRAME_LEN = 64, 9
-MAX_POSITIONS = 64  # of the prompt; the other library keeps no cache here
-BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
+NUM_POSITIONS = 200  # of prompt and answer; the other library keeps no cache here
 PARTS_PER = 10**12  # errors are recorded as integers, in parts per so many
-MARGIN = 4  # of a threshold over honest errors, and of an error over the threshold
+MARGIN = 4  # of a limit over honest errors of a position, and of an error over the limit
 FLOOR = 1e-300  # no bound is said to be smaller
 Row = dict[str, str | int]
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One way to compute a stage.
-
-    Attributes:
-        group: whose threshold holds, a key of `THRESHOLDS`.
-        wire: of the job.
-    """
-
-    name: str
-    group: str
-    is_honest: bool
-    wire: str
-    forward: Callable[[Bench, int], Forward]
-
-
-class Bench:
-    """The model as the engine and as the transformers library compute it."""
-
-    def __init__(self, files: ModelFiles) -> None:
-        self.files = files
-        self.replicas = self.executors("f32")
-        self.stages = self.executors("f32")
-        self.coarse = self.executors("int4")
-        self._peer: Any = build_peer(files)
-
-    def executors(self, weights: str) -> list[DecoderExecutor]:
-        return [
-            DecoderExecutor(Decoder.load(self.files, *span, weights), "0" * 64) for span in SPANS
-        ]
-
-    def peer(self, idx: int, dtype: torch.dtype) -> Forward:
-        return PeerStage(self._peer, SPANS[idx], dtype).forward
-
-    def skipping(self, idx: int, dtype: torch.dtype) -> Forward:
-        """All of the stage's layers but its middle one."""
-        middle = sum(SPANS[idx]) // 2
-        order = [layer_idx for layer_idx in range(*SPANS[idx]) if layer_idx != middle]
-        return PeerStage(self._peer, SPANS[idx], dtype, order).forward
-
-    def swapping(self, idx: int, dtype: torch.dtype) -> Forward:
-        """The middle layer and the one before it in each other's place."""
-        order, at = list(range(*SPANS[idx])), (SPANS[idx][1] - SPANS[idx][0]) // 2
-        order[at - 1], order[at] = order[at], order[at - 1]
-        return PeerStage(self._peer, SPANS[idx], dtype, order).forward
-
-
-def one_by_one(forward: Forward) -> Forward:
-    """Every position in a call of its own."""
-    return lambda hidden, start: torch.cat(
-        [forward(row[None], start + idx) for idx, row in enumerate(hidden)]
-    )
-
-
-def through(forward: Forward, wire: str) -> Forward:
-    """States that went through a coarser wire than the job's."""
-
-    def coarse(hidden: torch.Tensor, start: int) -> torch.Tensor:
-        packed = pack_states({"hidden": forward(hidden, start)}, wire)
-        return unpack_states(packed, wire)["hidden"]
-
-    return coarse
-
-
-def rounded(forward: Forward) -> Forward:
-    return lambda hidden, start: forward(hidden, start).to(BF16).float()
-
-
-def other_threads(forward: Forward) -> Forward:
-    def run(hidden: torch.Tensor, start: int) -> torch.Tensor:
-        with on_threads(torch.get_num_threads() + 1):
-            return forward(hidden, start)
-
-    return run
-
-
-def altered(forward: Forward) -> Forward:
-    """One coordinate of the first position, by a thousandth of its length."""
-
-    def run(hidden: torch.Tensor, start: int) -> torch.Tensor:
-        sent = forward(hidden, start).clone()
-        sent[0, 0] += 1e-3 * sent[0].norm()
-        return sent
-
-    return run
-
-
-CASES = (
-    Case("same engine", "f32", True, "f32", lambda b, i: b.stages[i].forward),
-    Case("positions one by one", "f32", True, "f32", lambda b, i: one_by_one(b.stages[i].forward)),
-    Case("another thread", "f32", True, "f32", lambda b, i: other_threads(b.stages[i].forward)),
-    Case("transformers, float32", "f32", True, "f32", lambda b, i: b.peer(i, F32)),
-    Case("transformers, float64", "f32", True, "f32", lambda b, i: b.peer(i, F64)),
-    Case("one coordinate altered", "f32", False, "f32", lambda b, i: altered(b.stages[i].forward)),
-    Case("bfloat16 states", "f32", False, "f32", lambda b, i: rounded(b.stages[i].forward)),
-    Case("bfloat16 computing", "f32", False, "f32", lambda b, i: b.peer(i, BF16)),
-    Case("fp8 states", "f32", False, "f32", lambda b, i: through(b.stages[i].forward, "fp8")),
-    Case("4-bit weights", "f32", False, "f32", lambda b, i: b.coarse[i].forward),
-    Case("a layer skipped", "f32", False, "f32", lambda b, i: b.skipping(i, F32)),
-    Case("layers swapped", "f32", False, "f32", lambda b, i: b.swapping(i, F32)),
-    Case("transformers, bfloat16", "bf16", True, "f32", lambda b, i: b.peer(i, BF16)),
-    Case("fp8 instead of bf16", "bf16", False, "f32", lambda b, i: through(b.peer(i, BF16), "fp8")),
-    Case("a layer skipped", "bf16", False, "f32", lambda b, i: b.skipping(i, BF16)),
-    Case("layers swapped", "bf16", False, "f32", lambda b, i: b.swapping(i, BF16)),
-    Case("same engine", "fp8", True, "fp8", lambda b, i: b.stages[i].forward),
-    Case("transformers, float64", "fp8", True, "fp8", lambda b, i: b.peer(i, F64)),
-    Case("4-bit weights", "fp8", False, "fp8", lambda b, i: b.coarse[i].forward),
-    Case("a layer skipped", "fp8", False, "fp8", lambda b, i: b.skipping(i, F32)),
-    Case("layers swapped", "fp8", False, "fp8", lambda b, i: b.swapping(i, F32)),
-)  # fmt: skip
-
-
-def measure(bench: Bench, ids: Sequence[int]) -> list[Row]:
+def measure(bench: Bench, cell: str, ids: Sequence[int]) -> list[Row]:
     """One row a case and stage; the last stage sends no states."""
     frames = frames_of(ids)
     rows: list[Row] = []
-    for case in CASES:
+    for case in track(CASES, cell, console=Console(stderr=True)):
         for idx in range(len(SPANS) - 1):
             seed = secrets.token_bytes(SEED_LEN)
             forwards = {idx: case.forward(bench, idx)}
             job = run_job(bench.stages[: idx + 2], frames, seed, case.wire, forwards=forwards)
-            errors = _errors(bench, job, idx, case.wire)
-            rows.append(
-                {
-                    "group": case.group,
-                    "case": case.name,
-                    "honest": int(case.is_honest),
-                    "stage": idx,
-                    "threshold": round(THRESHOLDS[case.group] * PARTS_PER),
-                    "positions": errors.size,
-                    "largest": round(float(errors.max()) * PARTS_PER),
-                    "median": round(float(np.median(errors)) * PARTS_PER),
-                }
-            )
+            errors = _errors(bench, job, idx, case)
+            rows.append({"cell": cell, "stage": idx, **row_of(case, errors)})
     return rows
+
+
+def row_of(case: Case, errors: np.ndarray[Any, Any]) -> Row:
+    """What the check makes of one stage. Shapes: errors [T]."""
+    limits = LIMITS[case.group]
+    is_caught = first_beyond(errors, limits) is not None or too_coarse(errors, limits)
+    return {
+        "group": case.group,
+        "case": case.name,
+        "honest": int(case.is_honest),
+        "caught": int(is_caught),
+        "positions": errors.size,
+        "largest": round(float(errors.max()) * PARTS_PER),
+        "largest_limit": round(limits.position * PARTS_PER),
+        "median": round(float(np.median(errors)) * PARTS_PER),
+        "median_limit": round(limits.median * PARTS_PER),
+    }
 
 
 def frames_of(ids: Sequence[int]) -> list[SpotFrame]:
@@ -199,71 +89,85 @@ def frames_of(ids: Sequence[int]) -> list[SpotFrame]:
     ]
 
 
-def _errors(bench: Bench, job: SpotJob, idx: int, wire: str) -> np.ndarray[Any, Any]:
+def _errors(bench: Bench, job: SpotJob, idx: int, case: Case) -> np.ndarray[Any, Any]:
     """What the check sees if it lets everything pass."""
-    terms = Terms(wire, GREEDY, math.inf, math.inf, num_frames=len(job.frames))
+    all_pass = Limits(math.inf, math.inf)
+    terms = Terms(case.wire, GREEDY, all_pass, math.inf, num_frames=len(job.frames))
     compared = spot_check(job.statements, job.evidence, idx, bench.replicas[idx], job.seed, terms)
     return np.concatenate([item.errors for item in compared])
 
 
 def wrong(rows: Sequence[Row]) -> list[str]:
-    """Honest cases that do not pass, and cheating ones that do."""
-    found = []
-    for row in rows:
-        passes = int(row["largest"]) / PARTS_PER <= THRESHOLDS[str(row["group"])]
-        if passes != bool(row["honest"]):
-            found.append(f"{row['group']}, {row['case']}, stage {row['stage']}")
-    return found
+    """Honest stages that are caught, and cheating ones that are not."""
+    return [
+        f"{row['group']}, {row['case']}, cell {row['cell']}, stage {row['stage']}"
+        for row in rows
+        if row["caught"] == row["honest"]
+    ]
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """One line a case: over all stages."""
-    table = Table(title="Relative error of a position: largest, over stages; smallest stage's")
-    for column in ("class", "threshold", "case", "", "largest", "smallest stage's", "median"):
+    """One line a case: over all stages and cells."""
+    table = Table(title="Errors of positions: of honest stages the greatest, of cheating the least")
+    for column in ("class", "case", "", "largest", "passes", "median", "passes", "caught"):
         table.add_column(column)
     for case in CASES:
         own = [row for row in rows if (row["group"], row["case"]) == (case.group, case.name)]
-        largest = [int(row["largest"]) / PARTS_PER for row in own]
-        median = max(int(row["median"]) / PARTS_PER for row in own)
+        limits = LIMITS[case.group]
         table.add_row(
             case.group,
-            f"{THRESHOLDS[case.group]:.0e}",
             case.name,
             "honest" if case.is_honest else "cheats",
-            f"{max(largest):.1e}",
-            f"{min(largest):.1e}",
-            f"{median:.1e}",
+            _nearest(own, case, "largest"),
+            f"{limits.position:.1e}",
+            _nearest(own, case, "median"),
+            f"{limits.median:.1e}",
+            f"{sum(int(row['caught']) for row in own)}/{len(own)}",
         )
     console.print(table)
 
 
+def _nearest(rows: Sequence[Row], case: Case, key: str) -> str:
+    values = [int(row[key]) / PARTS_PER for row in rows]
+    return f"{max(values) if case.is_honest else min(values):.1e}"
+
+
+def settings_of(cells: Sequence[str]) -> dict[str, str | int]:
+    return {
+        "calibrated_on": " ".join(cell for cell in cells if cell in CALIBRATED_ON),
+        "held_out": " ".join(cell for cell in cells if cell not in CALIBRATED_ON),
+        "positions": NUM_POSITIONS,
+        "median_from": MEDIAN_FROM,
+        "parts_per": PARTS_PER,
+        "signs": NUM_SIGNS,
+        "false_alarm_bound": f"{max(false_alarm_bound(MARGIN), FLOOR):.0e}",
+        "miss_bound": f"{miss_bound(MARGIN):.0e}",
+        "margin": MARGIN,
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.studies.challenge")
-    parser.add_argument("--cell", default="mixed", help="whose prompt is computed")
+    cells = (*CALIBRATED_ON, *HELD_OUT)
+    parser.add_argument("--cells", nargs="+", default=cells, help="whose prompts are computed")
     parser.add_argument("--record", type=Path, metavar="DIR", help="write a signed record there")
     args = parser.parse_args()
     try:
         files = prepare_model()
-        ids = load_cell(args.cell).prompt_ids(Tokenizer.load(files))[:MAX_POSITIONS]
-        rows = measure(Bench(files), ids)
+        tokenizer, bench = Tokenizer.load(files), Bench(files)
+        rows: list[Row] = []
+        for cell in args.cells:
+            prompt = load_cell(cell).prompt_ids(tokenizer)
+            rows += measure(bench, cell, bench.answered(prompt, NUM_POSITIONS))
         show(rows, Console())
         if args.record:
-            settings = {
-                "cell": args.cell,
-                "prompt_positions": len(ids),
-                "parts_per": PARTS_PER,
-                "signs": NUM_SIGNS,
-                "false_alarm_bound": f"{max(false_alarm_bound(MARGIN), FLOOR):.0e}",
-                "miss_bound": f"{miss_bound(MARGIN):.0e}",
-                "margin": MARGIN,
-            }
-            print(write_study(make_study(STUDY, settings, rows), args.record))
+            print(write_study(make_study(STUDY, settings_of(args.cells), rows), args.record))
     except LonghaulError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     found = wrong(rows)
     for name in found:
-        print(f"on the wrong side of its threshold: {name}", file=sys.stderr)
+        print(f"on the wrong side of its limits: {name}", file=sys.stderr)
     return 1 if found else 0
 
 

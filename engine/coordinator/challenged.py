@@ -18,7 +18,8 @@ from engine.numeric import NUMERIC_CONFIGS
 from engine.transport.connection import Received
 from engine.transport.message import EvidenceReport, Levers
 from engine.trust.attestation import open_envelope, parse_statement
-from engine.trust.challenge import THRESHOLDS, Compared, Evidence, Replica, Terms, spot_check
+from engine.trust.challenge import Compared, Evidence, Replica, Terms, spot_check
+from engine.trust.limits import LIMITS, MEDIAN_FROM, Limits
 from engine.trust.sketch import NUM_SIGNS
 from engine.trust.verify import AttestationError
 
@@ -33,16 +34,16 @@ def terms_of(levers: Levers, num_frames: int) -> Terms:
     if num_frames < 1:
         raise ConfigError(f"a challenge of {num_frames} frames; allowed: 1 or more")
     name = levers.numeric_config
-    if name not in THRESHOLDS:
+    if name not in LIMITS:
         raise ConfigError(
-            f"numeric configuration {name!r} has no calibrated threshold to be challenged under; "
-            f"valid: {', '.join(sorted(NUMERIC_CONFIGS.keys() & THRESHOLDS))}"
+            f"numeric configuration {name!r} has no calibrated limits to be challenged under; "
+            f"valid: {', '.join(sorted(NUMERIC_CONFIGS.keys() & LIMITS))}"
         )
     asked = levers.sampling
     sampling = SamplingParams.parse(asked.temperature, asked.top_k, asked.top_p, asked.seed)
     config = NUMERIC_CONFIGS[name]
-    scores = THRESHOLDS[config.weights]
-    return Terms(config.wire, sampling, THRESHOLDS[name], scores, num_frames)
+    scores = LIMITS[config.weights].position
+    return Terms(config.wire, sampling, LIMITS[name], scores, num_frames)
 
 
 def check_replicas(
@@ -68,6 +69,22 @@ def check_replicas(
         spot_check(statements, evidence, idx, replica, seed, terms)
         for idx, replica in enumerate(replicas)
     ]
+
+
+def findings(compared: Sequence[Sequence[Compared]], terms: Terms) -> list[str]:
+    """What was seen of every stage that passed, for a person; in ring order."""
+    return [_finding(frames, terms.limits) for frames in compared]
+
+
+def _finding(frames: Sequence[Compared], limits: Limits) -> str:
+    errors = np.concatenate([np.zeros(0), *(frame.errors for frame in frames)])
+    recomputed = f"{len(frames)} frames recomputed"
+    if not errors.size:
+        return f"{recomputed}, ids hold"
+    seen = f"{recomputed}, off by at most {errors.max():.1e} of {limits.position:.1e}"
+    if errors.size < MEDIAN_FROM:
+        return f"{seen}; {errors.size} positions, too few to judge their median"
+    return f"{seen}, at the median by {np.median(errors):.1e} of {limits.median:.1e}"
 
 
 def _evidence_of(stage_idx: int, received: Received) -> Evidence:

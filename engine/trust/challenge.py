@@ -31,15 +31,12 @@ from engine.transport.hidden_wire import pack_states, unpack_states
 from engine.transport.message import Verify
 from engine.trust.answer_check import fault_of
 from engine.trust.attestation import FrameKey, StageStatement, frame_digest, root_of
+from engine.trust.limits import Limits, first_beyond, too_coarse
 from engine.trust.sketch import NUM_SIGNS, SEED_LEN, Floats, relative_errors, sketch
 from engine.trust.verify import AttestationError
 
 _COMMIT_DOMAIN = b"longhaul-challenge/1"
 _DRAW_DOMAIN = b"longhaul-drawn-frames/1"
-# Largest relative error of a position that passes, by what the stage computes in. Provisional: over
-# what honest computing shows on tiny models (docs/decisions/0016); to be set by
-# `python -m bench.studies.challenge` on the packaged model.
-THRESHOLDS: Mapping[str, float] = {"f32": 1e-4, "bf16": 3e-2, "fp8": 1e-1}
 SAME_BYTES_ERROR = 1e-6  # two sketches of the same bytes, one of them rounded to float32
 
 
@@ -63,15 +60,15 @@ class Terms:
 
     Attributes:
         wire: of hidden states, by name.
-        threshold: largest relative error of a position's states, as they travel, that passes.
-        score_threshold: the same of scores, which no wire has rounded.
+        limits: of states, as they travel.
+        score_limit: largest relative error of scores, which no wire has rounded.
         num_frames: how many frames are drawn from each stage.
     """
 
     wire: str
     sampling: SamplingParams
-    threshold: float
-    score_threshold: float
+    limits: Limits
+    score_limit: float
     num_frames: int
 
 
@@ -226,6 +223,11 @@ class _Check:
                     compared.append(Compared(key, np.zeros(0)))
                 else:
                     compared.append(self._compare(key, verify, hidden, own.sketches[key]))
+        errors = np.concatenate([np.zeros(0), *(it.errors for it in compared)])
+        if too_coarse(errors, self.terms.limits):
+            allowed = f"{self.terms.limits.median:.2e} is allowed"
+            detail = f"the median position is off by {np.median(errors):.2e}; {allowed}"
+            raise AttestationError("recompute", detail, self.statement.stage_idx)
         return compared
 
     def _input_of(self, payload: bytes) -> tuple[Verify, torch.Tensor]:
@@ -243,13 +245,13 @@ class _Check:
         if claimed.shape != own.shape:
             raise self._fault("recompute", key, f"{len(claimed)} positions, not {len(own)}")
         errors = relative_errors(claimed, own, states)
-        for idx, error in enumerate(errors):
-            if not error <= self.terms.threshold:  # NaN is no pass
-                detail = (
-                    f"position {verify.start + idx} is off by {error:.2e} of its length; "
-                    f"{self.terms.threshold:.2e} is allowed"
-                )
-                raise self._fault("recompute", key, detail)
+        beyond = first_beyond(errors, self.terms.limits)
+        if beyond is not None:
+            detail = (
+                f"position {verify.start + beyond} is off by {errors[beyond]:.2e} of its length; "
+                f"{self.terms.limits.position:.2e} is allowed"
+            )
+            raise self._fault("recompute", key, detail)
         return Compared(key, errors)
 
     def _compare_ids(self, verify: Verify, hidden: torch.Tensor) -> None:
@@ -261,7 +263,7 @@ class _Check:
         if answered:
             logits = self.replica.logits(hidden[-answered:])
             first = verify.answer_from + 1
-            fault = fault_of(logits, said, first, self.terms.sampling, self.terms.score_threshold)
+            fault = fault_of(logits, said, first, self.terms.sampling, self.terms.score_limit)
             if fault:
                 raise self._fault("recompute", key, fault)
 

@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
-from analysis.challenge_table import cases, challenge_table
+from analysis.challenge_table import cases, challenge_table, judged
 from analysis.study_records import StudyRecord
 from bench.schema import Study
 from tests.analysis.plan_builder import Recipe, make_plan
 
 PER = 10**12
-# case, honest, largest of two stages
-MEASURED = (("same", 1, (0, 0)), ("skips", 0, (0.3, 0.2)), ("half", 0, (1e-6, 3e-4)))
+LARGEST_LIMIT, MEDIAN_LIMIT = 1e-4, 1e-5
+# case, honest, cell, positions, (largest, median) of two stages
+MEASURED = (
+    ("same", 1, "mixed", 200, ((0, 0), (0, 0))),
+    ("same", 1, "chat", 200, ((0, 0), (9e-5, 9e-6))),
+    ("skips", 0, "mixed", 200, ((0.3, 0.1), (0.2, 0.1))),
+    ("skips", 0, "chat", 200, ((0.4, 0.1), (0.5, 0.1))),
+    ("coarse", 0, "mixed", 200, ((5e-5, 2e-5), (2e-4, 0))),
+    ("coarse", 0, "chat", 60, ((5e-5, 2e-5), (2e-4, 2e-5))),
+)
 
 
 def record() -> StudyRecord:
     rows = [
         {
+            "cell": cell,
             "group": "f32",
             "case": case,
             "honest": honest,
+            "caught": 0,  # not believed
             "stage": stage,
-            "threshold": round(1e-4 * PER),
-            "positions": 9,
-            "largest": round(error * PER),
-            "median": 0,
+            "positions": positions,
+            "largest": round(largest * PER),
+            "largest_limit": round(LARGEST_LIMIT * PER),
+            "median": round(median * PER),
+            "median_limit": round(MEDIAN_LIMIT * PER),
         }
-        for case, honest, errors in MEASURED
-        for stage, error in enumerate(errors)
+        for case, honest, cell, positions, errors in MEASURED
+        for stage, (largest, median) in enumerate(errors)
     ]
     settings = {
-        "cell": "mixed",
-        "prompt_positions": 9,
+        "calibrated_on": "mixed",
+        "held_out": "chat",
+        "positions": 200,
+        "median_from": 64,
         "parts_per": PER,
         "signs": 128,
         "false_alarm_bound": "0e+00",
@@ -47,16 +60,26 @@ def record() -> StudyRecord:
     return StudyRecord(study, "abc123")
 
 
-def test_a_case_is_judged_by_every_stage() -> None:
-    """Catches a verdict by the mean, by one stage, or by another case's threshold."""
-    table = cases(record())
-    assert table["caught"].tolist() == [0, 2, 1]
-    assert table["largest"].tolist() == [0, 0.3, 3e-4]
-    assert table["smallest"].tolist() == [0, 0.2, 1e-6]
+def test_a_stage_is_judged_by_either_error_and_its_median_only_if_it_has_one() -> None:
+    """Catches a verdict by one of the two, by what the record says, or by too few positions."""
+    rows = judged(record())
+    coarse = rows[rows["case"] == "coarse"]
+    assert coarse["is_caught"].tolist() == [True, True, False, True]
 
 
-def test_the_table_says_who_is_caught_and_where_not() -> None:
+def test_halves_are_counted_apart() -> None:
+    """Catches held-out prompts counted with those that the limits were set on."""
+    table = cases(record()).set_index("case")
+    assert table["set_on"].tolist() == table["held_out"].tolist() == [2, 2, 2]
+    assert table["set_on_caught"].tolist() == [0, 2, 2]
+    assert table["held_out_caught"].tolist() == [0, 2, 1]
+    assert (table["largest_low"]["skips"], table["largest_high"]["skips"]) == (0.2, 0.5)
+
+
+def test_the_table_says_who_is_caught_and_how_often() -> None:
     made = challenge_table(record()).to_markdown()
-    assert "| f32 | same | honest | 0 | 0 | 1.0e-04 | passes |" in made
-    assert "| f32 | skips | cheats | 2.0e-01 | 3.0e-01 | 1.0e-04 | caught |" in made
-    assert "caught 1/2" in made and "abc123" in made and "1e-09" in made
+    same = "| f32 | same | honest | 0 – 9.0e-05 | 1.0e-04 | 0 – 9.0e-06 | 1.0e-05 | 0/2 | 0/2 |"
+    assert same in made
+    assert "| 1.0e-01 | 1.0e-05 | 2/2 | 2/2 |" in made
+    assert "Held out: 0/2 [0.000, 0.842] of honest stages caught, 3/4 [" in made
+    assert "a quarter of what a position" in made and "abc123" in made and "1e-09" in made

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from bench.studies.challenge import CASES, PARTS_PER, frames_of, wrong
-from engine.trust.challenge import THRESHOLDS
+from bench.studies.challenge import (
+    CALIBRATED_ON,
+    HELD_OUT,
+    frames_of,
+    row_of,
+    settings_of,
+    wrong,
+)
+from bench.studies.spot_cases import CASES, Case
+from engine.trust.limits import LIMITS, MEDIAN_FROM, first_beyond
 
 
 @pytest.mark.parametrize("num", [2, 9, 64, 150, 301])
@@ -19,13 +28,37 @@ def test_frames_hold_every_id_once(num: int) -> None:
 def test_every_class_has_honest_and_cheating_cases() -> None:
     """Catches a threshold that nothing calibrates, or that nothing exceeds."""
     assert {(case.group, case.is_honest) for case in CASES} == {
-        (group, honest) for group in THRESHOLDS for honest in (True, False)
+        (group, honest) for group in LIMITS for honest in (True, False)
     }
 
 
-@pytest.mark.parametrize("honest", [0, 1])
-@pytest.mark.parametrize("ratio", [0.9, 1.1])
-def test_what_is_on_the_wrong_side_is_named(honest: int, ratio: float) -> None:
-    largest = round(THRESHOLDS["f32"] * ratio * PARTS_PER)
-    row = {"group": "f32", "case": "x", "honest": honest, "stage": 1, "largest": largest}
-    assert wrong([row]) == ([] if (ratio < 1) == bool(honest) else ["f32, x, stage 1"])
+@pytest.mark.parametrize("case", [case for case in CASES if case.group != "f32"])
+@pytest.mark.parametrize(
+    ("factor", "num", "is_caught"),
+    [(0.9, 200, False), (1.1, 200, True), (1.1, MEDIAN_FROM - 1, False)],
+)
+def test_a_stage_is_judged_by_its_median(
+    case: Case, factor: float, num: int, is_caught: bool
+) -> None:
+    """Catches a verdict by the largest error alone, and a median of too few positions."""
+    errors = np.full(num, LIMITS[case.group].median * factor)
+    row = row_of(case, errors)
+    assert row["caught"] == is_caught
+    named = wrong([{"cell": "chat", "stage": 1, **row}])
+    assert bool(named) == (is_caught == case.is_honest)
+
+
+def test_one_position_beyond_its_limit_is_caught() -> None:
+    for case in CASES:
+        errors = np.zeros(200)
+        errors[77] = LIMITS[case.group].position * 1.001
+        row = row_of(case, errors)
+        assert (row["caught"], row["median"]) == (1, 0)
+        errors[77] = np.nan
+        assert first_beyond(errors, LIMITS[case.group]) == 77
+
+
+def test_held_out_cells_are_others_than_the_limits_were_set_on() -> None:
+    assert not set(CALIBRATED_ON) & set(HELD_OUT)
+    settings = settings_of(["summary", "chat"])
+    assert (settings["calibrated_on"], settings["held_out"]) == ("summary", "chat")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.peers.transformers_stage import PeerStage
+from bench.peers.transformers_stage import PeerStage, in_dtype
 from bench.studies.spot_job import Forward, SpotFrame, SpotJob, root, run_job
 from engine.errors import ConfigError
 from engine.model.decoder import Decoder
@@ -23,7 +23,6 @@ from engine.model.weights import ModelFiles, prepare_model
 from engine.stage.executor import DecoderExecutor
 from engine.transport.hidden_wire import pack_states, unpack_states
 from engine.trust.challenge import (
-    THRESHOLDS,
     Compared,
     Evidence,
     Terms,
@@ -31,6 +30,7 @@ from engine.trust.challenge import (
     drawn_frames,
     spot_check,
 )
+from engine.trust.limits import LIMITS, Limits
 from engine.trust.verify import AttestationError
 from tests.model.tiny_models import INT4_CASES, make_peer, write_gguf
 
@@ -48,7 +48,9 @@ def frame(epoch: int, start: int, num: int, answer_from: int) -> SpotFrame:
 # A prompt in two chunks, then drafts, one of them refuted.
 FRAMES = (frame(0, 0, 8, 8), frame(0, 8, 6, 13), frame(0, 14, 5, 14), frame(1, 17, 5, 17))
 LONG_CHUNK = (frame(0, 0, 512, 511),)
-TERMS = Terms("f32", SamplingParams(), THRESHOLDS["f32"], THRESHOLDS["f32"], num_frames=len(FRAMES))
+TERMS = Terms(
+    "f32", SamplingParams(), LIMITS["f32"], LIMITS["f32"].position, num_frames=len(FRAMES)
+)
 
 
 class Model:
@@ -63,11 +65,12 @@ class Model:
         ]
 
     def peers(self, dtype: torch.dtype) -> list[PeerStage]:
-        return [PeerStage(self.peer, span, dtype) for span in SPANS]
+        peer = in_dtype(self.peer, dtype)
+        return [PeerStage(peer, span) for span in SPANS]
 
     def cheating(self, *order: int) -> Forward:
         """The middle stage runs other layers than its own."""
-        return PeerStage(self.peer, SPANS[MIDDLE], torch.float32, order).forward
+        return PeerStage(self.peer, SPANS[MIDDLE], order).forward
 
 
 @pytest.fixture(scope="module")
@@ -114,11 +117,22 @@ def test_the_same_engine_finds_the_same_bits(
 def test_other_kernels_and_a_wider_dtype_pass(
     model: Model, honest: SpotJob, dtype: torch.dtype
 ) -> None:
-    """Catches a threshold that honest hardware does not meet; and one that nothing exceeds."""
+    """Catches a limit that honest hardware does not meet; and one that nothing exceeds."""
     errors = [
         item.errors for compared in check_all(honest, model.peers(dtype)) for item in compared
     ]
-    assert 0 < max(error.max() for error in errors if error.size) < TERMS.threshold
+    assert 0 < max(error.max() for error in errors if error.size) < TERMS.limits.position
+
+
+def test_a_narrower_peer_leaves_the_others_as_they_were(model: Model) -> None:
+    """Catches a conversion in place: a peer once narrow stays rounded in every dtype."""
+    hidden = torch.randn(4, model.peer.config.hidden_size)
+    wide = model.peers(torch.float32)[MIDDLE]
+    before = wide.forward(hidden, 0)
+    model.peers(torch.bfloat16)[MIDDLE].forward(hidden, 0)
+    for stage in (wide, model.peers(torch.float32)[MIDDLE]):
+        stage.reset()
+        assert torch.equal(stage.forward(hidden, 0), before)
 
 
 def test_another_chunking_passes(model: Model, honest: SpotJob) -> None:
@@ -147,13 +161,25 @@ def through_fp8(forward: Forward) -> Forward:
 
 
 def test_fp8_states_in_a_bf16_job_are_caught(model: Model) -> None:
-    """Catches a bf16 threshold so wide that coarser states pass; honest bf16 must."""
-    terms = replace(TERMS, threshold=THRESHOLDS["bf16"])
-    stages = model.peers(torch.bfloat16)
-    check_all(run_job(stages, FRAMES, SEED), model.stages(), terms)
-    job = run_job(stages, FRAMES, SEED, forwards={MIDDLE: through_fp8(stages[MIDDLE].forward)})
-    with pytest.raises(AttestationError, match="recompute"):
-        spot_check(job.statements, job.evidence, MIDDLE, model.stages()[MIDDLE], SEED, terms)
+    """Catches coarser states of which no position tells, while honest bf16 passes.
+
+    How far bf16 goes hangs on the model: the limit is set on one text, and held on another.
+    """
+    stages, replica = model.peers(torch.bfloat16), model.stages()[MIDDLE]
+    all_pass = replace(TERMS, limits=Limits(np.inf, np.inf))
+    other_text = (SpotFrame(0, 0, tuple(IDS[-200:]), 199),)
+    seen = spot_check_of(run_job(stages, other_text, SEED), replica, all_pass)()[0].errors
+    limits = Limits(LIMITS["bf16"].position, 1.25 * float(np.median(seen)))
+    terms = replace(TERMS, limits=limits)
+    assert spot_check_of(run_job(stages, LONG_CHUNK, SEED), replica, terms)()
+    coarse = {MIDDLE: through_fp8(stages[MIDDLE].forward)}
+    job = run_job(stages, LONG_CHUNK, SEED, forwards=coarse)
+    check = spot_check_of(job, replica, terms)
+    with pytest.raises(AttestationError, match="the median position is off by") as caught:
+        check()
+    assert (caught.value.code, caught.value.stage_idx) == ("recompute", MIDDLE)
+    blind = replace(terms, limits=Limits(limits.position, np.inf))
+    assert spot_check_of(job, replica, blind)()
 
 
 def alters(forward: Forward, position: int, share: float) -> Forward:
@@ -173,9 +199,7 @@ ATTACKS: dict[str, Callable[[Model, Forward], Forward]] = {
     "runs its neighbour's layer": lambda model, forward: model.cheating(2),
     "runs its layer twice": lambda model, forward: model.cheating(1, 1),
     "sends coarse states": lambda model, forward: through_fp8(forward),
-    "computes in bfloat16": lambda model, forward: (
-        PeerStage(model.peer, SPANS[MIDDLE], torch.bfloat16).forward
-    ),
+    "computes in bfloat16": lambda model, forward: model.peers(torch.bfloat16)[MIDDLE].forward,
     "holds 4-bit weights": lambda model, forward: model.stages("int4")[MIDDLE].forward,
     "alters one position": lambda model, forward: alters(forward, 15, 1e-3),
     "sends nothing but zeros": lambda model, forward: lambda hidden, start: hidden * 0,

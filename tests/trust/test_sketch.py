@@ -91,8 +91,8 @@ def test_bounds_hold_for_projections_that_were_drawn() -> None:
             assert (ratios <= 1 / ratio).mean() <= miss_bound(ratio)
 
 
-def test_what_the_bounds_promise_at_the_thresholds() -> None:
-    """Four times the honest error passes, four times the threshold is found: almost surely."""
+def test_what_the_bounds_promise_at_the_limits() -> None:
+    """Four times the honest error passes, four times the limit is found: almost surely."""
     assert false_alarm_bound(4) < 1e-300
     assert miss_bound(4) < 1e-8
     assert miss_bound(2) < 1e-4
