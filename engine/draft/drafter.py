@@ -13,11 +13,19 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Proposed tokens that follow committed + speculative tokens."""
+    """Proposed tokens that follow committed + speculative tokens.
+
+    Attributes:
+        source: "ngram", "filler", "eagle", "tree", "oracle" or "none".
+        match_len: length of the suffix that was matched; 0 for none.
+        counts: by token: earlier occurrences of the match that went on so up to there; () if the
+            drafter counts none.
+    """
 
     ids: tuple[int, ...]
-    source: str  # "ngram", "filler", "eagle", "tree", "oracle" or "none"
-    match_len: int  # length of the suffix that was matched; 0 for none
+    source: str
+    match_len: int
+    counts: tuple[int, ...] = ()
 
 
 NO_DRAFT = Draft((), "none", 0)
@@ -28,7 +36,8 @@ class Drafter(Protocol):
 
     Attributes:
         goes_on: a longer draft begins with the shorter one, and when a text takes up a draft's
-            first tokens, the draft behind them is the rest of it, from a match longer by as many.
+            first tokens, the draft behind them is the rest of it, counts and all, from a match
+            longer by as many.
     """
 
     name: str

@@ -1,17 +1,20 @@
-"""n-gram drafter: copy what followed the longest earlier occurrence of the current suffix.
+"""n-gram drafter: copy what followed the earlier occurrences of the longest suffix that has any.
 
 Guarantees: exact. The match is the longest suffix of committed + speculative tokens that occurs
-earlier (overlap allowed), the most recent occurrence among equally long ones; a draft that runs off
-the end of the text goes on with its own tokens, as a periodic text does. Index updates are one
-append a token.
+earlier, overlap allowed. Where its occurrences were followed by different tokens, the draft goes on
+as most of them did, among equals as the most recent one; an occurrence that did otherwise has no
+say from there on. A draft that runs off the end of the text goes on with its own tokens, as a
+periodic text does. What is speculative stays in the index while the next request builds on it, and
+leaves no trace when it does not.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 
 from engine.draft.drafter import NO_DRAFT, Draft
+from engine.draft.suffix_automaton import SuffixAutomaton
 from engine.errors import ConfigError
 
 
@@ -30,72 +33,59 @@ class NgramDrafter:
         if min_match_len < 1:
             raise ConfigError(f"min_match_len is {min_match_len}; allowed: 1 or more")
         self._min_match_len = min_match_len
-        self._text: list[int] = []
-        # Key: min_match_len consecutive tokens; value: the positions just behind each occurrence.
-        self._ends: dict[tuple[int, ...], list[int]] = {}
+        self._committed: list[int] = []
+        self._index = SuffixAutomaton()
+        self._agreed_len = 0  # tokens of the index that are known to be committed ones
 
     def begin(self, prompt_ids: Sequence[int]) -> None:
-        self._text = []
-        self._ends = defaultdict(list)
+        self._committed = []
+        self._index = SuffixAutomaton()
+        self._agreed_len = 0
         self.extend(prompt_ids)
 
     def extend(self, ids: Sequence[int]) -> None:
-        for token in ids:
-            self._text.append(token)
-            self._index_tail()
+        self._committed += ids
 
     def draft(self, speculative: Sequence[int], max_len: int) -> Draft:
-        """Propose at most `max_len` tokens after committed + `speculative`.
+        """Propose at most `max_len` tokens after committed + `speculative`."""
+        self._bring_up_to(speculative)
+        match_len, ends = self._index.longest_repeat()
+        if match_len < self._min_match_len or max_len < 1:
+            return NO_DRAFT
+        ids, counts = self._continue_from(ends, max_len)
+        return Draft(ids, self.name, match_len, counts)
 
-        The speculative tokens join the index for the search and leave it again.
-        """
-        committed_len = len(self._text)
-        self.extend(speculative)
-        try:
-            end, match_len = self._longest_match()
-            if match_len == 0 or max_len < 1:
-                return NO_DRAFT
-            return Draft(self._continue_from(end, max_len), self.name, match_len)
-        finally:
-            self._truncate(committed_len)
+    def _bring_up_to(self, speculative: Sequence[int]) -> None:
+        """Have the index hold committed + speculative tokens, and keep what it has of them."""
+        text, committed_len = self._index.text, len(self._committed)
+        at, most = self._agreed_len, min(len(self._index.text), committed_len + len(speculative))
+        while at < most and text[at] == self._token_at(at, speculative):
+            at += 1
+        self._index.truncate(at)
+        for idx in range(at, committed_len + len(speculative)):
+            self._index.append(self._token_at(idx, speculative))
+        self._agreed_len = committed_len
 
-    def _index_tail(self) -> None:
-        if len(self._text) >= self._min_match_len:
-            self._ends[tuple(self._text[-self._min_match_len :])].append(len(self._text))
+    def _token_at(self, idx: int, speculative: Sequence[int]) -> int:
+        committed_len = len(self._committed)
+        return self._committed[idx] if idx < committed_len else speculative[idx - committed_len]
 
-    def _truncate(self, text_len: int) -> None:
-        while len(self._text) > text_len:
-            if len(self._text) >= self._min_match_len:
-                self._ends[tuple(self._text[-self._min_match_len :])].pop()
-            self._text.pop()
-
-    def _longest_match(self) -> tuple[int, int]:
-        """Return (position behind the best earlier occurrence, its length); (0, 0) for none."""
-        text = self._text
-        if len(text) < self._min_match_len:
-            return 0, 0
-        candidates = self._ends[tuple(text[-self._min_match_len :])]
-        best_end, best_len = 0, 0
-        for end in reversed(candidates):
-            if end == len(text):
-                continue  # the suffix itself
-            if end <= best_len:
-                break  # an earlier occurrence has too little text before it to be longer
-            # Longer than the best so far only if it also agrees at that distance; cheap reject.
-            if best_len and text[end - 1 - best_len] != text[-1 - best_len]:
-                continue
-            match_len = self._min_match_len
-            while match_len < end and text[end - 1 - match_len] == text[-1 - match_len]:
-                match_len += 1
-            if match_len > best_len:
-                best_end, best_len = end, match_len
-        return best_end, best_len
-
-    def _continue_from(self, end: int, max_len: int) -> tuple[int, ...]:
-        text_len = len(self._text)
-        period = text_len - end
-        proposed: list[int] = []
+    def _continue_from(
+        self, ends: list[int], max_len: int
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What most occurrences went on with, and how many had gone along up to each token."""
+        text, proposed, counts = self._index.text, list[int](), list[int]()
+        text_len = len(text)
         for idx in range(max_len):
-            at = end + idx
-            proposed.append(self._text[at] if at < text_len else proposed[idx - period])
-        return tuple(proposed)
+            follows = [
+                text[end + idx] if end + idx < text_len else proposed[end + idx - text_len]
+                for end in ends
+            ]
+            token = follows[-1]
+            if len(ends) > 1:
+                # Equal counts keep the order in which they came: the most recent one first.
+                token, _ = Counter(reversed(follows)).most_common(1)[0]
+                ends = [end for end, follow in zip(ends, follows, strict=True) if follow == token]
+            proposed.append(token)
+            counts.append(len(ends))
+        return tuple(proposed), tuple(counts)

@@ -57,7 +57,10 @@ class ReadyDrafts:
             return self._drafter.draft(speculative, max_len)
         followed_len = len(self._since) + len(speculative) - self._behind_len
         return Draft(
-            tuple(ready[:max_len]), self._draft.source, self._draft.match_len + followed_len
+            tuple(ready[:max_len]),
+            self._draft.source,
+            self._draft.match_len + followed_len,
+            self._draft.counts[followed_len:][:max_len],
         )
 
     def _remainder(self, speculative: Sequence[int]) -> list[int]:

@@ -83,6 +83,6 @@ def test_it_is_registered_and_refuses_what_the_ngram_refuses() -> None:
     drafter.begin([1, 2, 1])
     assert drafter.draft((), 2).source == "filler", "one token is no match of two"
     drafter.begin([1, 2, 1, 2])
-    assert drafter.draft((), 2) == Draft((1, 2), "ngram", 2)
+    assert drafter.draft((), 2) == Draft((1, 2), "ngram", 2, (1, 1))
     with pytest.raises(ConfigError, match="min_match_len"):
         make_drafter("ngram-filled", 0)
