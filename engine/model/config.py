@@ -20,7 +20,14 @@ LayerKind = Literal["full", "sliding"]
 # Control tokens at which a chat model stops. A GGUF names one eos id, but a base-model end of text
 # ends a chat answer as well; the list is by text because ids differ between vocabularies.
 END_OF_GENERATION = frozenset(
-    {"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<end_of_turn>"}
+    {
+        "<|im_end|>",
+        "<|endoftext|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end_of_text|>",
+        "<end_of_turn>",
+    }
 )
 
 

@@ -19,6 +19,9 @@ _GEMMA3_SLIDING_PER_FULL = 6
 _GEMMA3_SLIDING_THETA = 10000.0
 _GEMMA3_27B_LAYERS = 62
 
+# What this engine computes without; a file that says otherwise is refused, not read as if it did.
+_YARN_NEUTRAL = {"rope.scaling.yarn_ext_factor": 1.0, "rope.scaling.yarn_attn_factor": 1.0}
+
 
 def config_from_gguf(
     metadata: Mapping[str, Any], tied_head: bool, rope_factors: tuple[float, ...] = ()
@@ -128,17 +131,22 @@ def _layer_kinds(keys: _Keys, num_layers: int, architecture: str) -> tuple[Layer
 
 def _rope(keys: _Keys, head_dim: int, rope_factors: tuple[float, ...]) -> Rope:
     theta = _decimal(keys.get("rope.freq_base", 10000.0))
+    for key, neutral in _YARN_NEUTRAL.items():
+        if keys.get(key, neutral) != neutral:
+            raise ModelError(f"GGUF key {key} is not supported by this engine")
     if rope_factors:
         return Rope(theta, rope_factors)
     terms = {
-        "factor": keys.get("rope.scaling.factor", None),
+        "factor": keys.get("rope.scaling.factor", keys.get("rope.scale_linear", None)),
         "original_max_position_embeddings": keys.get("rope.scaling.original_context_length", None),
         "attention_factor": keys.get("rope.scaling.attn_factor", None),
         "beta_fast": keys.get("rope.scaling.yarn_beta_fast", None),
         "beta_slow": keys.get("rope.scaling.yarn_beta_slow", None),
     }
     given = {name: _decimal(value) for name, value in terms.items() if value is not None}
-    return scaled_rope(keys.get("rope.scaling.type", "none"), theta, head_dim, given)
+    # llama.cpp takes a factor without a type, and the key of 2023's files, as linear
+    kind = keys.get("rope.scaling.type", "linear" if "factor" in given else "none")
+    return scaled_rope(kind, theta, head_dim, given)
 
 
 def _attention_scale(keys: _Keys, num_layers: int, query_dim: int, head_dim: int) -> float:
@@ -158,7 +166,8 @@ def _decimal(value: float) -> float:
 def _eos_ids(metadata: Mapping[str, Any], tokens: list[str]) -> tuple[int, ...]:
     """Collect the declared eos id and every known end-of-generation control token."""
     eos_ids = {idx for idx, text in enumerate(tokens) if text in END_OF_GENERATION}
-    declared = metadata.get("tokenizer.ggml.eos_token_id")
-    if declared is not None:
-        eos_ids.add(int(declared))
+    for name in ("eos", "eot", "eom"):
+        declared = metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if declared is not None:
+            eos_ids.add(int(declared))
     return tuple(sorted(eos_ids))

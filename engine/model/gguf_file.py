@@ -61,9 +61,21 @@ def read_gguf(path: Path) -> Checkpoint:
     """
     try:
         reader = gguf.GGUFReader(path)
-    except (ValueError, IndexError, OSError) as error:
-        # gguf reports a cut header as an index or reshape error
+    except (ValueError, IndexError, KeyError, OSError) as error:
+        # gguf reports a cut header as an index or reshape error, and a key written twice as a key
         raise ModelError(f"{path} is not a complete GGUF file: {error}") from error
+    if reader.byte_order != "I":
+        raise ModelError(f"{path} is in the other byte order; convert it on a machine like this")
+    try:
+        return _checkpoint(str(path), reader)
+    except (KeyError, TypeError, ValueError, IndexError, ArithmeticError) as error:
+        # what the file says of itself is not of the form that its keys promise
+        raise ModelError(f"{path}: its metadata cannot be: {error!r}") from error
+    except NotImplementedError as error:
+        raise ModelError(f"{path}: a tensor's type cannot be read: {error}") from error
+
+
+def _checkpoint(name: str, reader: gguf.GGUFReader) -> Checkpoint:
     metadata = {key: field.contents() for key, field in reader.fields.items()}
     by_name = {tensor.name: tensor for tensor in reader.tensors}
     factors = tuple(by_name[_ROPE_FACTORS].data.tolist()) if _ROPE_FACTORS in by_name else ()
@@ -71,14 +83,14 @@ def read_gguf(path: Path) -> Checkpoint:
     slots = _slots(config)
     # GGUF writes sizes from the innermost out
     found = {name: tuple(tensor.shape.tolist()[::-1]) for name, tensor in by_name.items()}
-    check_tensors(str(path), found, slots, config, ignored=[_ROPE_FACTORS])
-    tensors = {slot.name: _dequantise(by_name[name], config) for name, slot in slots.items()}
+    check_tensors(name, found, slots, config, ignored=[_ROPE_FACTORS])
     fields = {key: value for key, value in metadata.items() if key.startswith(_TOKENIZER_PREFIX)}
     if fields.get("tokenizer.ggml.model") == "llama" and _MERGES not in fields:
         # worked out once, for the cache: a large vocabulary takes seconds
         fields[_MERGES] = merges_of(
             fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.scores"]
         )
+    tensors = {slot.name: _dequantise(by_name[name], config) for name, slot in slots.items()}
     return Checkpoint(config, tensors, fields)
 
 

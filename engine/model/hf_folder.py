@@ -87,6 +87,14 @@ def read_folder(folder: Path) -> Checkpoint:
     Raises:
         ModelError: if its files contradict each other or the model is of an unsupported kind.
     """
+    try:
+        return _checkpoint(folder)
+    except (KeyError, TypeError, ValueError, IndexError, ArithmeticError) as error:
+        # what a file says is not of the form that its name promises
+        raise ModelError(f"{folder}: its files cannot be: {error!r}") from error
+
+
+def _checkpoint(folder: Path) -> Checkpoint:
     shards = {name: folder / name for name in _shard_names(folder)}
     place_of = _check_index(folder, {name: _shapes(path) for name, path in shards.items()})
     found = {name: shape for name, (_, shape) in place_of.items()}

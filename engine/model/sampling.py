@@ -90,9 +90,16 @@ def greedy_ids(logits: torch.Tensor) -> list[int]:
 
     Shapes:
         logits: [T, V] float32
+
+    Raises:
+        JobError: `bad_logits` if a row has a NaN or +inf, or nothing but -inf.
     """
-    # numpy documents the first of equals; torch.argmax does not promise which
-    ids: list[int] = logits.numpy().argmax(axis=1).tolist()
+    rows = logits.numpy()
+    # numpy documents the first of equals, and a NaN before all; torch.argmax does not promise which
+    ids: list[int] = rows.argmax(axis=1).tolist()
+    for row, idx in zip(rows, ids, strict=True):
+        if not np.isfinite(row[idx]):
+            raise JobError("bad_logits", f"the largest logit of a row is {row[idx]}, not finite")
     return ids
 
 

@@ -11,9 +11,11 @@ import codecs
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jinja2
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import ConfigError
@@ -42,7 +44,7 @@ class Tokenizer:
         self._vocabulary = build_vocabulary(fields)
         self.vocab_size = len(self._vocabulary.token_bytes)
         self.special_ids = self._vocabulary.special_ids
-        self._chat_template = _compile_template(self._vocabulary.chat_source)
+        self._chat_template: jinja2.Template | None = None  # compiled when a chat first needs it
         canonical = json.dumps(fields, sort_keys=True, ensure_ascii=False)
         self.tokenizer_digest = hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -57,8 +59,14 @@ class Tokenizer:
         Args:
             text: any string.
             add_special: prepend what the model's files ask for (SmolLM2 asks for nothing).
+
+        Raises:
+            ConfigError: if it is not valid Unicode.
         """
-        ids = self._vocabulary.backend.encode(text, add_special_tokens=False).ids
+        try:
+            ids = self._vocabulary.backend.encode(text, add_special_tokens=False).ids
+        except (TypeError, UnicodeEncodeError) as error:  # half a surrogate pair, from a bad argv
+            raise ConfigError(f"this text is not valid Unicode: {text[:40]!r}") from error
         return [*self._vocabulary.prefix_ids, *ids] if add_special else ids
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
@@ -84,13 +92,14 @@ class Tokenizer:
             add_generation_prompt: end with the opening of the assistant's turn.
 
         Raises:
-            ConfigError: if there is no template or it refuses the messages.
+            ConfigError: if there is no template, it cannot be read or it refuses the messages.
         """
-        if self._chat_template is None:
+        if self._vocabulary.chat_source is None:
             raise ConfigError("this model has no chat template; send plain text")
         if tools and "tools" not in (self._vocabulary.chat_source or ""):
             messages, tools = _with_tools_in_system(messages, tools), None
         try:
+            self._chat_template = self._chat_template or _compiled(self._vocabulary.chat_source)
             return self._chat_template.render(
                 messages=messages,
                 tools=tools,
@@ -139,13 +148,30 @@ class TextStream:
         return self._utf8.decode(b"", final=True)
 
 
-def _compile_template(source: str | None) -> jinja2.Template | None:
-    if source is None:
-        return None
+class _GenerationTag(Extension):
+    """`{% generation %}…{% endgeneration %}` marks an answer for training; here, its content."""
+
+    tags: ClassVar = {"generation"}
+
+    def parse(self, parser: Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _compiled(source: str) -> jinja2.Template:
     # the template is part of a downloaded file: sandboxed, it can read its inputs and no more
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    extensions = [_GenerationTag, loopcontrols]
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=extensions
+    )
     environment.globals["raise_exception"] = _raise_from_template
+    environment.filters["tojson"] = _to_json
     return environment.from_string(source)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, **style: Any) -> str:
+    """As templates are written for; Jinja's own filter sorts keys and escapes for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, **style)
 
 
 def _raise_from_template(message: str) -> None:

@@ -3,8 +3,7 @@
 Guarantees: ids equal those of the model's published tokenizer; a kind of tokenizer this engine does
 not know is refused by name. Never knows about chat, streams, weights or sockets.
 
-What is supported: byte-level BPE (GGUF kind `gpt2`) and SentencePiece-style BPE with byte fallback
-(GGUF kind `llama`). Not supported: unigram and word-piece vocabularies.
+Supported: byte-level BPE (GGUF kind `gpt2`), SentencePiece-style BPE with byte fallback (`llama`).
 """
 
 from __future__ import annotations
@@ -69,14 +68,16 @@ def build_vocabulary(fields: Mapping[str, Any]) -> Vocabulary:
         fields: GGUF `tokenizer.*` keys, or the texts of a folder's files.
 
     Raises:
-        ModelError: for a tokenizer kind or pre-tokenizer this engine does not know, or if there is
-            none.
+        ModelError: an unknown kind of tokenizer or pre-tokenizer, none, or fields that cannot be.
     """
     if not fields:
         raise ModelError(
             "this model has no tokenizer; put its tokenizer.json into the folder, or send ids"
         )
-    return _from_folder(fields) if _FOLDER_TOKENIZER in fields else _from_gguf(fields)
+    try:
+        return _from_folder(fields) if _FOLDER_TOKENIZER in fields else _from_gguf(fields)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise ModelError(f"this model's tokenizer cannot be: {error!r}") from error
 
 
 def merges_of(tokens: Sequence[str], scores: Sequence[float]) -> list[tuple[str, str]]:
@@ -99,30 +100,33 @@ def merges_of(tokens: Sequence[str], scores: Sequence[float]) -> list[tuple[str,
 def _from_gguf(fields: Mapping[str, Any]) -> Vocabulary:
     tokens: list[str] = fields["tokenizer.ggml.tokens"]
     kinds: list[int] = fields["tokenizer.ggml.token_type"]
-    match fields.get("tokenizer.ggml.model"):
+    kind = fields.get("tokenizer.ggml.model")
+    match kind:
         case "gpt2":
             backend = _byte_level_bpe(fields)
             bytes_of = _byte_level_bytes
         case "llama":
             backend = _sentence_piece_bpe(fields)
             bytes_of = _sentence_piece_bytes
-        case kind:
+        case _:
             raise ModelError(f"tokenizer kind {kind!r} is not supported; supported: gpt2, llama")
     added = [
-        AddedToken(text, special=kind == _Kind.CONTROL, normalized=False)
-        for text, kind in zip(tokens, kinds, strict=True)
-        if kind in (_Kind.CONTROL, _Kind.USER_DEFINED)
+        AddedToken(text, special=each == _Kind.CONTROL, normalized=False)
+        for text, each in zip(tokens, kinds, strict=True)
+        if each in (_Kind.CONTROL, _Kind.USER_DEFINED)
     ]
     backend.add_tokens(added)
     bos_id = fields.get("tokenizer.ggml.bos_token_id")
-    adds_bos = fields.get("tokenizer.ggml.add_bos_token", fields["tokenizer.ggml.model"] == "llama")
+    # files from before the key was written: these tokenizers add one, others do not
+    is_llama = fields.get("tokenizer.ggml.pre") == "llama-bpe" or kind == "llama"
+    adds_bos = fields.get("tokenizer.ggml.add_bos_token", is_llama)
     return Vocabulary(
         backend=backend,
         token_bytes=[
-            text.encode() if kind in (_Kind.CONTROL, _Kind.USER_DEFINED) else bytes_of(text)
-            for text, kind in zip(tokens, kinds, strict=True)
+            text.encode() if each in (_Kind.CONTROL, _Kind.USER_DEFINED) else bytes_of(text)
+            for text, each in zip(tokens, kinds, strict=True)
         ],
-        special_ids=frozenset(idx for idx, kind in enumerate(kinds) if kind == _Kind.CONTROL),
+        special_ids=frozenset(idx for idx, each in enumerate(kinds) if each == _Kind.CONTROL),
         prefix_ids=[bos_id] if adds_bos and bos_id is not None else [],
         bos_token=_token_text(fields, "bos"),
         eos_token=_token_text(fields, "eos"),
@@ -136,7 +140,7 @@ def _byte_level_bpe(fields: Mapping[str, Any]) -> Tokenizer:
     merges = [tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]]
     name = fields.get("tokenizer.ggml.pre")
     # llama 3 takes a whole word that is a token as it is
-    model = models.BPE(
+    model = _bpe(
         vocab={text: idx for idx, text in enumerate(tokens)},
         merges=merges,
         ignore_merges=name == "llama-bpe",
@@ -147,6 +151,13 @@ def _byte_level_bpe(fields: Mapping[str, Any]) -> Tokenizer:
     backend.pre_tokenizer = _splitter(name)
     backend.decoder = decoders.ByteLevel()
     return backend
+
+
+def _bpe(**parts: Any) -> models.BPE:
+    try:
+        return models.BPE(**parts)
+    except Exception as error:  # the library raises nothing narrower
+        raise ModelError(f"the tokenizer's merges do not fit its tokens: {error}") from error
 
 
 def _splitter(name: str | None) -> pre_tokenizers.PreTokenizer:
@@ -183,9 +194,10 @@ def _sentence_piece_bpe(fields: Mapping[str, Any]) -> Tokenizer:
     merges = fields.get("tokenizer.ggml.merges")
     if merges is None:
         merges = merges_of(tokens, fields["tokenizer.ggml.scores"])
-    model = models.BPE(
+    model = _bpe(
         vocab={text: idx for idx, text in enumerate(tokens)},
-        merges=[tuple(pair) for pair in merges],
+        # a file writes "left right"; worked out they are pairs
+        merges=[tuple(it.split(" ", 1)) if isinstance(it, str) else tuple(it) for it in merges],
         unk_token=None if unknown_id is None else tokens[unknown_id],
         fuse_unk=True,
         byte_fallback=True,
@@ -209,7 +221,10 @@ def _adds_space_prefix(fields: Mapping[str, Any]) -> bool:
 def _from_folder(fields: Mapping[str, Any]) -> Vocabulary:
     """Take a tokenizer.json as it is; only what ids stand for is worked out here."""
     described = json.loads(fields[_FOLDER_TOKENIZER])
-    backend = Tokenizer.from_str(fields[_FOLDER_TOKENIZER])
+    try:
+        backend = Tokenizer.from_str(fields[_FOLDER_TOKENIZER])
+    except Exception as error:  # the library raises nothing narrower
+        raise ModelError(f"{_FOLDER_TOKENIZER} cannot be read: {error}") from error
     backend.no_truncation()
     backend.no_padding()
     kind = described["model"].get("type")
@@ -225,11 +240,13 @@ def _from_folder(fields: Mapping[str, Any]) -> Vocabulary:
         )
     bytes_of = _byte_level_bytes if is_byte_level else _sentence_piece_bytes
     added = {token["id"]: token for token in described.get("added_tokens") or []}
+    # a byte-level text is its own bytes; of SentencePiece's, only control tokens are no pieces
+    verbatim = {idx for idx in added if is_byte_level or added[idx]["special"]}
     texts = {idx: text for text, idx in backend.get_vocab(with_added_tokens=True).items()}
     return Vocabulary(
         backend=backend,
         token_bytes=[
-            added[idx]["content"].encode() if idx in added else bytes_of(texts.get(idx, ""))
+            texts[idx].encode() if idx in verbatim else bytes_of(texts.get(idx, ""))
             for idx in range(max(texts, default=-1) + 1)
         ],
         special_ids=frozenset(idx for idx, token in added.items() if token["special"]),

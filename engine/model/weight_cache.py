@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -83,14 +84,22 @@ def build_cache(source_path: Path, cache_path: Path, model_digest: str) -> None:
         "config": model.config.to_json(),
     }
     metadata = {_METADATA_KEY: json.dumps(written, sort_keys=True)}
-    write_atomically(cache_path, lambda target: save_file(tensors, target, metadata=metadata))
+    try:
+        write_atomically(cache_path, lambda target: save_file(tensors, target, metadata=metadata))
+    except (SafetensorError, OSError) as error:
+        num_bytes = sum(tensor.nbytes for tensor in tensors.values())
+        raise ModelError(
+            f"{cache_path.parent}: cannot hold this model's {num_bytes >> 20} MiB: {error}; make "
+            "room, or name another folder with LONGHAUL_CACHE"
+        ) from error
     _write_seal(cache_path, _sha256_file(cache_path))
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Write beside the target and rename, so that no reader ever sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    # A pid alone may be another writer's too: of another container that shares this folder.
+    partial = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
     try:
         write(partial)
         os.replace(partial, path)

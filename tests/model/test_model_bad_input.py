@@ -223,12 +223,27 @@ def rewrite_gguf(
         ("llama", {}, {"blk.1.ffn_up.weight": np.zeros((3, 4), np.float32)},
          r"blk\.1\.ffn_up\.weight .* shape \[3, 4\], its config says \[72, 48\]"),
         ("llama", {}, {"blk.1.ffn_up.weight": None}, r"lacks tensor blk\.1\.ffn_up\.weight"),
+        ("gemma3", {"gemma3.attention.sliding_window_pattern": 0}, {}, "metadata cannot be"),
     ],
 )  # fmt: skip
 def test_a_gguf_that_cannot_be(saved, tmp_path, monkeypatch, name, keys, tensors, reason) -> None:
     monkeypatch.setenv("LONGHAUL_CACHE", str(tmp_path / "cache"))
     path = rewrite_gguf(saved / f"{name}.gguf", tmp_path / "bad.gguf", dict(keys), tensors)
     assert_refused(path, reason)
+
+
+def test_a_gguf_of_the_other_byte_order(tmp_path, monkeypatch) -> None:
+    """Catches weights that are read back to front, and no error."""
+    monkeypatch.setenv("LONGHAUL_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "big.gguf"
+    writer = gguf.GGUFWriter(path, "llama", endianess=gguf.GGUFEndian.BIG)
+    writer.add_uint32("llama.block_count", 1)
+    writer.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert_refused(path, "other byte order")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import transformers
 
+from engine.errors import ModelError
 from engine.model.config import FAMILIES, ModelConfig
 from engine.model.gguf_config import config_from_gguf
 from engine.model.hf_config import config_from_hf
@@ -128,6 +129,29 @@ def test_only_chat_marks_end_generation_unasked() -> None:
     assert config.eos_ids == (1,)
     keys = gguf_keys("llama") | {"tokenizer.ggml.eos_token_id": 2}
     assert config_from_gguf(keys, tied_head=True).eos_ids == (1, 2)
+
+
+@pytest.mark.parametrize("mark", ["eot", "eom"])
+def test_every_declared_mark_ends_generation(mark: str) -> None:
+    """Catches a model that goes on behind a tool call."""
+    keys = gguf_keys("llama") | {f"tokenizer.ggml.{mark}_token_id": 0}
+    assert config_from_gguf(keys, tied_head=True).eos_ids == (0, 1)
+
+
+@pytest.mark.parametrize("key", ["rope.scaling.factor", "rope.scale_linear"])
+def test_a_factor_without_a_kind_is_linear(key: str) -> None:
+    """Catches a long-context file of 2023 whose factor is dropped."""
+    keys = gguf_keys("llama") | {f"llama.{key}": 4.0}
+    assert config_from_gguf(keys, tied_head=True).rope.factors == (4.0,) * 8
+
+
+@pytest.mark.parametrize("key", ["yarn_ext_factor", "yarn_attn_factor"])
+def test_what_yarn_is_not_computed_with_is_refused(key: str) -> None:
+    keys = gguf_keys("llama") | {f"llama.rope.scaling.{key}": 0.5}
+    with pytest.raises(ModelError, match=key):
+        config_from_gguf(keys, tied_head=True)
+    keys[f"llama.rope.scaling.{key}"] = 1.0
+    assert config_from_gguf(keys, tied_head=True)
 
 
 def test_every_family_is_known_to_the_library() -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from engine.errors import ModelError
+from engine.model import weight_cache
 from engine.model.config import ModelConfig
 from engine.model.gguf_config import config_from_gguf
 from engine.model.gguf_file import _undo_rotary_permutation
@@ -21,7 +25,7 @@ from engine.model.packaged import DEFAULT_MODEL, PACKAGED_MODELS, PackagedModel
 from engine.model.weight_cache import seal_path_of
 from engine.model.weights import load_layers, prepare_model
 
-VOCABULARY = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "a", "b"]
+VOCABULARY = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "a", "b", "ab"]
 HIDDEN, NUM_HEADS, NUM_KV_HEADS, MLP = 32, 4, 2, 64
 
 
@@ -38,7 +42,7 @@ def write_gguf(path: Path, architecture: str = "llama", extra: dict | None = Non
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(VOCABULARY)
-    writer.add_token_types([3, 3, 3, 1, 1])
+    writer.add_token_types([3, 3, 3, 1, 1, 1])
     writer.add_token_merges(["a b"])
     writer.add_eos_token_id(2)
     for key, value in (extra or {}).items():
@@ -219,6 +223,32 @@ def test_untouched_copy_is_believed_again(small) -> None:
 def test_nothing_half_written_is_left(small) -> None:
     folder = prepare_model(small).cache_path.parent
     assert not list(folder.glob("*.partial"))
+
+
+def test_two_writers_of_one_number_do_not_meet(small, monkeypatch) -> None:
+    """Catches containers that share a cache, where everybody has the same process id."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    meeting, written = threading.Barrier(2), []
+    save = weight_cache.save_file
+
+    def slow(tensors: object, target: Path, **named: object) -> None:
+        written.append(target)
+        meeting.wait(20)
+        save(tensors, target, **named)
+
+    monkeypatch.setattr(weight_cache, "save_file", slow)
+    with ThreadPoolExecutor(2) as pool:
+        files = list(pool.map(prepare_model, [small] * 2))
+    assert len(set(written)) == 2 and files[0] == files[1]
+
+
+def test_a_full_disk_is_said_with_what_is_needed(small, monkeypatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr(weight_cache, "save_file", refuse)
+    with pytest.raises(ModelError, match=r"No space left.*LONGHAUL_CACHE"):
+        prepare_model(small)
 
 
 def test_prepared_model_is_ready_at_once(files) -> None:

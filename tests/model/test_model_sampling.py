@@ -338,9 +338,19 @@ def test_bad_logits_are_one_job_s_error(bad: float) -> None:
     assert caught.value.code == "bad_logits"
 
 
-def test_a_row_of_nothing_is_refused() -> None:
+@pytest.mark.parametrize("params", [PLAIN, SamplingParams()])
+def test_a_row_of_nothing_is_refused(params: SamplingParams) -> None:
     with pytest.raises(JobError, match="bad_logits"):
-        sample_ids(torch.full((1, 4), -math.inf), 1, PLAIN)
+        sample_ids(torch.full((1, 4), -math.inf), 1, params)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_greedy_decoding_of_a_broken_row_is_the_jobs_error_too(bad: float) -> None:
+    """Catches a damaged model whose first id ends every answer."""
+    logits = torch.zeros(3, 4)
+    logits[2, 1] = bad
+    with pytest.raises(JobError, match="bad_logits"):
+        sample_ids(logits, 10, SamplingParams())
 
 
 NORMAL_ROW = [1.1, -0.3, 2.0, 0.4, 0.4, -1.2, 1.7, 0.0, 0.9, -0.5]

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import transformers
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
-from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from engine.errors import ModelError
+from engine.errors import ConfigError, ModelError
 from engine.model.hf_folder import _tokenizer_fields
 from engine.model.tokenizer import Tokenizer
 from engine.model.vocabulary import merges_of
@@ -277,3 +277,91 @@ def test_other_decoders_are_refused_by_name() -> None:
 def test_other_splitters_are_refused_by_name() -> None:
     with pytest.raises(ModelError, match=r"'falcon' is not supported; supported: gpt-2, llama-bpe"):
         Tokenizer(byte_level_fields("falcon"))
+
+
+def test_merges_may_be_written_as_text() -> None:
+    """Catches the converter of 2023, which wrote SentencePiece's merges as "left right"."""
+    fields = sentence_piece_fields(add_space_prefix=False)
+    pairs = merges_of(fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.scores"])
+    written = Tokenizer({**fields, "tokenizer.ggml.merges": [" ".join(pair) for pair in pairs]})
+    for text in TEXTS:
+        assert written.encode(text) == Tokenizer(fields).encode(text), text
+
+
+def test_runs_of_spaces_that_are_added_tokens_are_spaces(tmp_path: Path) -> None:
+    """Catches Gemma's tokens of several spaces shown as the character that stands for one."""
+    peer = folder_of("gemma", tmp_path)
+    peer.add_tokens([AddedToken("▁▁", normalized=False, special=False)])
+    peer.save_pretrained(tmp_path)
+    ours = Tokenizer(_tokenizer_fields(tmp_path))
+    idx = peer.convert_tokens_to_ids("▁▁")
+    assert ours.decode([idx]) == peer.decode([idx]) == "  "
+
+
+@pytest.mark.parametrize(("pre", "adds"), [("llama-bpe", True), ("qwen2", False), ("gpt-2", False)])
+def test_who_starts_a_text_when_the_file_does_not_say(pre: str, adds: bool) -> None:
+    """Catches raw prompts of Llama 3 without the token that its texts begin with."""
+    fields = byte_level_fields(pre)
+    begun = Tokenizer(fields).encode("x", add_special=True)[0]
+    assert (begun == fields["tokenizer.ggml.bos_token_id"]) == adds
+    silent = Tokenizer({**fields, "tokenizer.ggml.add_bos_token": False})
+    assert silent.encode("x", add_special=True) == silent.encode("x")
+
+
+def with_template(source: str) -> Tokenizer:
+    return Tokenizer({**byte_level_fields("qwen2"), "tokenizer.chat_template": source})
+
+
+def test_tools_are_written_as_the_library_writes_them(tmp_path: Path) -> None:
+    """Catches Jinja's own filter: sorted keys, escapes for HTML."""
+    source = "{% for t in tools %}<tool>{{ t | tojson }}</tool>{% endfor %}"
+    peer = folder_of("byte-level", tmp_path)
+    tool = {"type": "function", "function": {"name": "f", "description": "it's ‹é> & so on"}}
+    messages = [{"role": "user", "content": "Hi"}]
+    theirs = peer.apply_chat_template(messages, tools=[tool], chat_template=source, tokenize=False)
+    assert with_template(source).render_chat(messages, [tool]) == theirs
+    indented = with_template("{{ tools | tojson(indent=2) }}").render_chat([], [tool])
+    assert indented == json.dumps([tool], indent=2, ensure_ascii=False)
+
+
+def test_tags_that_the_library_knows_are_read() -> None:
+    """Catches a template of a trained model that does not compile here."""
+    source = (
+        "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
+        "{% generation %}{{ m['content'] }}!{% endgeneration %}{% endfor %}"
+    )
+    messages = [{"role": "user", "content": each} for each in "ab"]
+    assert with_template(source).render_chat(messages) == "a!"
+
+
+def test_a_broken_template_spoils_chats_only() -> None:
+    broken = with_template("{% nonsense %}")
+    assert broken.decode(broken.encode("link")) == "link"
+    with pytest.raises(ConfigError, match="the chat template refuses"):
+        broken.render_chat([{"role": "user", "content": "Hi"}])
+
+
+def test_text_that_is_no_unicode_is_refused() -> None:
+    """Catches a traceback for an argument in another encoding."""
+    with pytest.raises(ConfigError, match="not valid Unicode"):
+        Tokenizer(byte_level_fields("qwen2")).encode("caf\udce9")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokenizer.ggml.merges": None},
+        {"tokenizer.ggml.token_type": [1]},
+        {"tokenizer.ggml.eos_token_id": 10**6},
+        {"tokenizer.ggml.merges": ["nobody knows"]},
+    ],
+)
+def test_fields_that_contradict_each_other_are_the_models_fault(change: dict[str, Any]) -> None:
+    """Catches a traceback where a file is to blame."""
+    with pytest.raises(ModelError, match="tokenizer"):
+        Tokenizer({**byte_level_fields("qwen2"), **change})
+
+
+def test_a_tokenizer_that_the_library_cannot_read_is_named() -> None:
+    with pytest.raises(ModelError, match=r"tokenizer\.json cannot be read"):
+        Tokenizer({"tokenizer.json": json.dumps({"model": {"type": "BPE"}, "version": "1.0"})})
