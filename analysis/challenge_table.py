@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.curves import clopper_pearson
 from analysis.study_records import StudyRecord
 from analysis.table_spec import Column, TableSpec, text
 
@@ -26,8 +25,7 @@ def judged(found: StudyRecord) -> pd.DataFrame:
     for key in ERRORS:
         rows[key] = rows[key] / int(settings["parts_per"])
         rows[f"{key}_limit"] = rows[f"{key}_limit"] / int(settings["parts_per"])
-    has_median = rows["positions"] >= int(settings["median_from"])
-    is_coarse = has_median & (rows["median"] > rows["median_limit"])
+    is_coarse = (rows["groups"] > 0) & (rows["median"] > rows["median_limit"])
     rows["is_caught"] = (rows["largest"] > rows["largest_limit"]) | is_coarse
     rows["is_held_out"] = rows["cell"].isin(str(settings["held_out"]).split())
     return rows
@@ -58,20 +56,23 @@ def challenge_table(found: StudyRecord) -> TableSpec:
         Column("", lambda row: "honest" if row["honest"] else "cheats", is_number=False),
         _span("largest", "largest error"),
         _scientific("largest_limit", "allowed"),
-        _span("median", "median error"),
+        _span("median", "largest median"),
         _scientific("median_limit", "allowed"),
         _caught("set_on", "caught, limits set on these"),
         _caught("held_out", "caught, held out"),
     )
     notes = (
-        "Relative errors of positions of what a stage of the packaged model sent, against a "
-        f"replica, as {settings['signs']} random signs a position see them: the largest, and the "
-        "median of all positions of a stage, each from the stage and prompt where it is least to "
-        "those where it is greatest. A stage is caught if either is more than allowed. Prompts "
-        f"and answers ({settings['positions']} positions) of cells {settings['calibrated_on']} set "
-        f"the limits; those of {settings['held_out']} were first seen after.",
-        f"Held out: {_rate(found, honest=1)} of honest stages caught, {_rate(found, honest=0)} of "
-        "cheating ones (Clopper–Pearson, 95 %; stages of one prompt are not independent).",
+        "Relative errors of what a stage of the packaged model sent, against a replica, as "
+        f"{settings['signs']} random signs a position see them: the largest of any position, and "
+        f"the largest median of a group of frames ({settings['group_len']} positions or more), "
+        "each from the stage and text where it is least to those where it is greatest; of a last "
+        "stage, which sends no states, its scores. A stage is caught if either is more than "
+        f"allowed. Texts ({settings['positions']} positions of prompt and answer) of cells "
+        f"{settings['calibrated_on']} set the limits; those of {settings['held_out']} were first "
+        "seen after.",
+        f"Held out: {_count(found, honest=1)} of honest stages caught, {_count(found, honest=0)} "
+        "of cheating ones. All frames were drawn; if n are, a stage that cheats in a share q of "
+        "its frames goes free with a chance of about (1 − q)ⁿ.",
         f"For any states, an error below a {_fraction(int(settings['margin']))} of what a position "
         f"is allowed shows above it with chance < {settings['false_alarm_bound']}, one of "
         f"{settings['margin']} times as much below it with chance < {settings['miss_bound']} "
@@ -82,12 +83,10 @@ def challenge_table(found: StudyRecord) -> TableSpec:
     return TableSpec("spot_recompute", title, cases(found), columns, notes, provenance)
 
 
-def _rate(found: StudyRecord, honest: int) -> str:
+def _count(found: StudyRecord, honest: int) -> str:
     rows = judged(found)
     own = rows[rows["is_held_out"] & (rows["honest"] == honest)]
-    caught = int(own["is_caught"].sum())
-    low, high = clopper_pearson(caught, len(own)) if len(own) else (0.0, 1.0)
-    return f"{caught}/{len(own)} [{low:.3f}, {high:.3f}]"
+    return f"{int(own['is_caught'].sum())} of {len(own)}"
 
 
 def _fraction(margin: int) -> str:

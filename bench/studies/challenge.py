@@ -18,9 +18,8 @@ import argparse
 import math
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -28,56 +27,110 @@ from rich.progress import track
 from rich.table import Table
 
 from bench.cells import load_cell
-from bench.studies.spot_cases import CASES, SPANS, Bench, Case
-from bench.studies.spot_job import GREEDY, SpotFrame, SpotJob, run_job
+from bench.studies.spot_cases import (
+    CASES,
+    SHORT_FRAME_LEN,
+    SPANS,
+    Bench,
+    Case,
+    Remembered,
+    received,
+)
+from bench.studies.spot_job import GREEDY, Forward, SpotFrame, SpotJob, run_job
 from bench.study_record import make_study, write_study
 from engine.errors import LonghaulError
 from engine.model.tokenizer import Tokenizer
 from engine.model.weights import prepare_model
-from engine.trust.challenge import Terms, spot_check
-from engine.trust.limits import LIMITS, MEDIAN_FROM, Limits, first_beyond, too_coarse
-from engine.trust.sketch import NUM_SIGNS, SEED_LEN, false_alarm_bound, miss_bound
+from engine.trust.challenge import Terms, spot_check, states_of
+from engine.trust.limits import (
+    GROUP_LEN,
+    LIMITS,
+    Limits,
+    first_beyond,
+    first_coarse,
+    grouped,
+)
+from engine.trust.sketch import NUM_SIGNS, SEED_LEN, Floats, false_alarm_bound, miss_bound
 
 STUDY = "challenge"
 CALIBRATED_ON = ("mixed", "code-edit", "summary")
 HELD_OUT = ("chat", "reasoning", "verbatim")
-PREFILL_CHUNK, FRAME_LEN = 64, 9
-NUM_POSITIONS = 200  # of prompt and answer; the other library keeps no cache here
+WIRES = ("f32", "fp8")
+PREFILL_CHUNK, FRAME_LEN = 64, SHORT_FRAME_LEN
+NUM_POSITIONS = 136  # of prompt and answer; the other library keeps no cache here
 PARTS_PER = 10**12  # errors are recorded as integers, in parts per so many
 MARGIN = 4  # of a limit over honest errors of a position, and of an error over the limit
+MOST = 1e3  # no error is said to be larger
 FLOOR = 1e-300  # no bound is said to be smaller
 Row = dict[str, str | int]
 
 
 def measure(bench: Bench, cell: str, ids: Sequence[int]) -> list[Row]:
-    """One row a case and stage; the last stage sends no states."""
+    """One row a case and stage: the states it sent, or of the last one the scores."""
     frames = frames_of(ids)
+    befores = {wire: [Remembered(stage.forward) for stage in bench.stages] for wire in WIRES}
     rows: list[Row] = []
     for case in track(CASES, cell, console=Console(stderr=True)):
         for idx in range(len(SPANS) - 1):
-            seed = secrets.token_bytes(SEED_LEN)
-            forwards = {idx: case.forward(bench, idx)}
-            job = run_job(bench.stages[: idx + 2], frames, seed, case.wire, forwards=forwards)
+            own = {idx: case.forward(bench, idx)}
+            job = _run(bench, frames, befores[case.wire], case.wire, own, idx)
             errors = _errors(bench, job, idx, case)
             rows.append({"cell": cell, "stage": idx, **row_of(case, errors)})
+        if case.scores is not None:
+            scores = _score_errors(bench, frames, befores[case.wire], case)
+            rows.append({"cell": cell, "stage": len(SPANS) - 1, **score_row_of(case, scores)})
     return rows
 
 
-def row_of(case: Case, errors: np.ndarray[Any, Any]) -> Row:
-    """What the check makes of one stage. Shapes: errors [T]."""
-    limits = LIMITS[case.group]
-    is_caught = first_beyond(errors, limits) is not None or too_coarse(errors, limits)
+def _run(
+    bench: Bench,
+    frames: Sequence[SpotFrame],
+    before: Sequence[Forward],
+    wire: str,
+    own: Mapping[int, Forward],
+    idx: int,
+) -> SpotJob:
+    """A job of stages up to `idx` and its successor, if it has one, which only receives."""
+    forwards = {**dict(enumerate(before[:idx])), idx: received, idx + 1: received, **own}
+    seed = secrets.token_bytes(SEED_LEN)
+    return run_job(bench.stages[: idx + 2], frames, seed, wire, forwards=forwards)
+
+
+def row_of(case: Case, frames: Sequence[Floats]) -> Row:
+    """What the check makes of one stage. Shapes: errors of each frame [T]."""
+    limits, errors = LIMITS[case.group], np.concatenate(frames)
+    is_caught = first_beyond(errors, limits) is not None or first_coarse(frames, limits) is not None
+    medians = [float(np.median(group)) for _, group in grouped(frames)]
     return {
-        "group": case.group,
-        "case": case.name,
-        "honest": int(case.is_honest),
+        **_named(case),
         "caught": int(is_caught),
         "positions": errors.size,
-        "largest": round(float(errors.max()) * PARTS_PER),
-        "largest_limit": round(limits.position * PARTS_PER),
-        "median": round(float(np.median(errors)) * PARTS_PER),
-        "median_limit": round(limits.median * PARTS_PER),
+        "groups": len(medians),
+        **_parts("largest", float(errors.max()), limits.position),
+        **_parts("median", max(medians, default=0.0), limits.median),
     }
+
+
+def score_row_of(case: Case, errors: Floats) -> Row:
+    """The same of scores, which are judged position by position. Shapes: errors [T]."""
+    limit, largest = LIMITS[case.group].score, float(errors.max())
+    return {
+        **_named(case),
+        "caught": int(not largest <= limit),
+        "positions": errors.size,
+        "groups": 0,
+        **_parts("largest", largest, limit),
+        **_parts("median", 0.0, 0.0),
+    }
+
+
+def _named(case: Case) -> Row:
+    return {"group": case.group, "case": case.name, "honest": int(case.is_honest)}
+
+
+def _parts(name: str, error: float, limit: float) -> Row:
+    shown = error if error <= MOST else MOST  # an integer has no NaN and no infinity
+    return {name: round(shown * PARTS_PER), f"{name}_limit": round(limit * PARTS_PER)}
 
 
 def frames_of(ids: Sequence[int]) -> list[SpotFrame]:
@@ -89,12 +142,29 @@ def frames_of(ids: Sequence[int]) -> list[SpotFrame]:
     ]
 
 
-def _errors(bench: Bench, job: SpotJob, idx: int, case: Case) -> np.ndarray[Any, Any]:
-    """What the check sees if it lets everything pass."""
-    all_pass = Limits(math.inf, math.inf)
-    terms = Terms(case.wire, GREEDY, all_pass, math.inf, num_frames=len(job.frames))
+def _errors(bench: Bench, job: SpotJob, idx: int, case: Case) -> list[Floats]:
+    """What the check sees of each frame if it lets everything pass."""
+    all_pass = Limits(math.inf, math.inf, math.inf)
+    terms = Terms(case.wire, GREEDY, all_pass, num_frames=len(job.frames))
     compared = spot_check(job.statements, job.evidence, idx, bench.replicas[idx], job.seed, terms)
-    return np.concatenate([item.errors for item in compared])
+    return [item.errors for item in compared]
+
+
+def _score_errors(
+    bench: Bench, frames: Sequence[SpotFrame], before: Sequence[Forward], case: Case
+) -> Floats:
+    """How far each position's scores are from the last replica's, as a share of their length."""
+    last, errors = len(SPANS) - 1, []
+    replica, forward = bench.replicas[last], case.forward(bench, last)
+    assert case.scores is not None, "only such cases are asked"
+    scores = case.scores(bench)
+    replica.reset()
+    for payload in _run(bench, frames, before, case.wire, {}, last).sent[last]:
+        verify, hidden = states_of(payload, case.wire)
+        own = replica.logits(replica.forward(hidden, verify.start))
+        theirs = scores(forward(hidden, verify.start))
+        errors.append(((theirs - own).norm(dim=1) / own.norm(dim=1)).double().numpy())
+    return np.concatenate(errors)
 
 
 def wrong(rows: Sequence[Row]) -> list[str]:
@@ -137,7 +207,7 @@ def settings_of(cells: Sequence[str]) -> dict[str, str | int]:
         "calibrated_on": " ".join(cell for cell in cells if cell in CALIBRATED_ON),
         "held_out": " ".join(cell for cell in cells if cell not in CALIBRATED_ON),
         "positions": NUM_POSITIONS,
-        "median_from": MEDIAN_FROM,
+        "group_len": GROUP_LEN,
         "parts_per": PARTS_PER,
         "signs": NUM_SIGNS,
         "false_alarm_bound": f"{max(false_alarm_bound(MARGIN), FLOOR):.0e}",

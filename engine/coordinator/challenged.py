@@ -19,7 +19,7 @@ from engine.transport.connection import Received
 from engine.transport.message import EvidenceReport, Levers
 from engine.trust.attestation import open_envelope, parse_statement
 from engine.trust.challenge import Compared, Evidence, Replica, Terms, spot_check
-from engine.trust.limits import LIMITS, MEDIAN_FROM, Limits
+from engine.trust.limits import LIMITS, Limits, grouped
 from engine.trust.sketch import NUM_SIGNS
 from engine.trust.verify import AttestationError
 
@@ -42,8 +42,7 @@ def terms_of(levers: Levers, num_frames: int) -> Terms:
     asked = levers.sampling
     sampling = SamplingParams.parse(asked.temperature, asked.top_k, asked.top_p, asked.seed)
     config = NUMERIC_CONFIGS[name]
-    scores = LIMITS[config.weights].position
-    return Terms(config.wire, sampling, LIMITS[name], scores, num_frames)
+    return Terms(config.wire, sampling, LIMITS[name], num_frames)
 
 
 def check_replicas(
@@ -82,9 +81,11 @@ def _finding(frames: Sequence[Compared], limits: Limits) -> str:
     if not errors.size:
         return f"{recomputed}, ids hold"
     seen = f"{recomputed}, off by at most {errors.max():.1e} of {limits.position:.1e}"
-    if errors.size < MEDIAN_FROM:
-        return f"{seen}; {errors.size} positions, too few to judge their median"
-    return f"{seen}, at the median by {np.median(errors):.1e} of {limits.median:.1e}"
+    medians = [np.median(group) for _, group in grouped([frame.errors for frame in frames])]
+    if not medians:
+        return f"{seen}; {errors.size} positions, too few to judge a median: draw more frames"
+    most = f"{max(medians):.1e} of {limits.median:.1e}"
+    return f"{seen}, at the medians of {len(medians)} groups by at most {most}"
 
 
 def _evidence_of(stage_idx: int, received: Received) -> Evidence:

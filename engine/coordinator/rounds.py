@@ -212,7 +212,8 @@ class RoundMachine:
         kept_len = self._policy.keep_len(self._situation(), draft)
         if not 0 <= kept_len <= len(draft.ids):
             raise LocalProtocolError(f"policy keeps {kept_len} of {len(draft.ids)} drafted tokens")
-        return replace(draft, ids=draft.ids[:kept_len]) if kept_len else NO_DRAFT
+        kept = replace(draft, ids=draft.ids[:kept_len], counts=draft.counts[:kept_len])
+        return kept if kept_len else NO_DRAFT
 
     def _send_frame(self, draft: Draft, now_ns: int) -> list[Action]:
         anchor = tuple(self._tokens[self._next_position :])

@@ -31,7 +31,7 @@ from engine.transport.hidden_wire import pack_states, unpack_states
 from engine.transport.message import Verify
 from engine.trust.answer_check import fault_of
 from engine.trust.attestation import FrameKey, StageStatement, frame_digest, root_of
-from engine.trust.limits import Limits, first_beyond, too_coarse
+from engine.trust.limits import Limits, first_beyond, first_coarse
 from engine.trust.sketch import NUM_SIGNS, SEED_LEN, Floats, relative_errors, sketch
 from engine.trust.verify import AttestationError
 
@@ -60,15 +60,13 @@ class Terms:
 
     Attributes:
         wire: of hidden states, by name.
-        limits: of states, as they travel.
-        score_limit: largest relative error of scores, which no wire has rounded.
+        limits: of states, as they travel, and of scores.
         num_frames: how many frames are drawn from each stage.
     """
 
     wire: str
     sampling: SamplingParams
     limits: Limits
-    score_limit: float
     num_frames: int
 
 
@@ -124,7 +122,7 @@ def sketch_payload(payload: bytes, wire: str, seed: bytes, sender_idx: int) -> F
     Raises:
         RemoteProtocolError: it is no frame of states.
     """
-    verify, states = _states_of(payload, wire)
+    verify, states = states_of(payload, wire)
     return sketch(states, seed, sender_idx, verify.start)
 
 
@@ -223,16 +221,15 @@ class _Check:
                     compared.append(Compared(key, np.zeros(0)))
                 else:
                     compared.append(self._compare(key, verify, hidden, own.sketches[key]))
-        errors = np.concatenate([np.zeros(0), *(it.errors for it in compared)])
-        if too_coarse(errors, self.terms.limits):
-            allowed = f"{self.terms.limits.median:.2e} is allowed"
-            detail = f"the median position is off by {np.median(errors):.2e}; {allowed}"
-            raise AttestationError("recompute", detail, self.statement.stage_idx)
+        coarse = first_coarse([it.errors for it in compared], self.terms.limits)
+        if coarse is not None:
+            detail = f"off by {coarse[1]:.2e} at its median, {self.terms.limits.median:.2e} passes"
+            raise self._fault("recompute", compared[coarse[0]].key, detail)
         return compared
 
     def _input_of(self, payload: bytes) -> tuple[Verify, torch.Tensor]:
         if not self.replica.is_first:
-            return _states_of(payload, self.terms.wire)
+            return states_of(payload, self.terms.wire)
         verify, _ = _verify_of(payload)
         return verify, self.replica.embed(verify.ids or ())
 
@@ -263,7 +260,7 @@ class _Check:
         if answered:
             logits = self.replica.logits(hidden[-answered:])
             first = verify.answer_from + 1
-            fault = fault_of(logits, said, first, self.terms.sampling, self.terms.score_limit)
+            fault = fault_of(logits, said, first, self.terms.sampling, self.terms.limits.score)
             if fault:
                 raise self._fault("recompute", key, fault)
 
@@ -280,8 +277,7 @@ def _are_one(theirs: Floats, seen: Floats) -> bool:
 
 
 def _key_of(payload: bytes) -> FrameKey:
-    verify, _ = _verify_of(payload)
-    return verify.epoch, verify.start
+    return (verify := _verify_of(payload)[0]).epoch, verify.start
 
 
 def _verify_of(payload: bytes) -> tuple[Verify, dict[str, torch.Tensor]]:
@@ -290,7 +286,12 @@ def _verify_of(payload: bytes) -> tuple[Verify, dict[str, torch.Tensor]]:
     return message, tensors
 
 
-def _states_of(payload: bytes, wire: str) -> tuple[Verify, torch.Tensor]:
+def states_of(payload: bytes, wire: str) -> tuple[Verify, torch.Tensor]:
+    """A frame between stages, and the states that it carries. Shapes: [T, H].
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
     verify, tensors = _verify_of(payload)
     states = unpack_states(tensors, wire).get("hidden")
     if states is None:

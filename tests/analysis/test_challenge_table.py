@@ -9,14 +9,14 @@ from tests.analysis.plan_builder import Recipe, make_plan
 
 PER = 10**12
 LARGEST_LIMIT, MEDIAN_LIMIT = 1e-4, 1e-5
-# case, honest, cell, positions, (largest, median) of two stages
+# case, honest, cell, groups, (largest, median) of two stages
 MEASURED = (
-    ("same", 1, "mixed", 200, ((0, 0), (0, 0))),
-    ("same", 1, "chat", 200, ((0, 0), (9e-5, 9e-6))),
-    ("skips", 0, "mixed", 200, ((0.3, 0.1), (0.2, 0.1))),
-    ("skips", 0, "chat", 200, ((0.4, 0.1), (0.5, 0.1))),
-    ("coarse", 0, "mixed", 200, ((5e-5, 2e-5), (2e-4, 0))),
-    ("coarse", 0, "chat", 60, ((5e-5, 2e-5), (2e-4, 2e-5))),
+    ("same", 1, "mixed", 3, ((0, 0), (0, 0))),
+    ("same", 1, "chat", 3, ((0, 0), (9e-5, 9e-6))),
+    ("skips", 0, "mixed", 3, ((0.3, 0.1), (0.2, 0.1))),
+    ("skips", 0, "chat", 3, ((0.4, 0.1), (0.5, 0.1))),
+    ("coarse", 0, "mixed", 3, ((5e-5, 2e-5), (2e-4, 0))),
+    ("coarse", 0, "chat", 0, ((5e-5, 2e-5), (2e-4, 2e-5))),
 )
 
 
@@ -29,20 +29,21 @@ def record() -> StudyRecord:
             "honest": honest,
             "caught": 0,  # not believed
             "stage": stage,
-            "positions": positions,
+            "positions": 136,
+            "groups": groups,
             "largest": round(largest * PER),
             "largest_limit": round(LARGEST_LIMIT * PER),
             "median": round(median * PER),
             "median_limit": round(MEDIAN_LIMIT * PER),
         }
-        for case, honest, cell, positions, errors in MEASURED
+        for case, honest, cell, groups, errors in MEASURED
         for stage, (largest, median) in enumerate(errors)
     ]
     settings = {
         "calibrated_on": "mixed",
         "held_out": "chat",
-        "positions": 200,
-        "median_from": 64,
+        "positions": 136,
+        "group_len": 9,
         "parts_per": PER,
         "signs": 128,
         "false_alarm_bound": "0e+00",
@@ -81,5 +82,5 @@ def test_the_table_says_who_is_caught_and_how_often() -> None:
     same = "| f32 | same | honest | 0 – 9.0e-05 | 1.0e-04 | 0 – 9.0e-06 | 1.0e-05 | 0/2 | 0/2 |"
     assert same in made
     assert "| 1.0e-01 | 1.0e-05 | 2/2 | 2/2 |" in made
-    assert "Held out: 0/2 [0.000, 0.842] of honest stages caught, 3/4 [" in made
+    assert "Held out: 0 of 2 of honest stages caught, 3 of 4 of cheating ones" in made
     assert "a quarter of what a position" in made and "abc123" in made and "1e-09" in made

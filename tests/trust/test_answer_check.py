@@ -14,8 +14,7 @@ from engine.trust.limits import LIMITS
 VOCAB = 49152  # the packaged model's: lengths of rows grow with it, gaps between the best do not
 GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=0.8, top_k=50, top_p=0.95, seed=3)
 FIRST = 7
-F32 = LIMITS["f32"].position
-LIMITS_OF_SCORES = (F32, 3e-2, 1e-1)
+F32 = LIMITS["f32"].score
 
 
 def scores(num: int, seed: int) -> torch.Tensor:
@@ -23,7 +22,7 @@ def scores(num: int, seed: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED])
-@pytest.mark.parametrize("limit", LIMITS_OF_SCORES)
+@pytest.mark.parametrize("limit", [it.score for it in LIMITS.values()])
 def test_an_id_that_scores_far_less_is_a_fault(limit: float, params: SamplingParams) -> None:
     """Catches a tolerance that, in a large vocabulary, lets any id pass."""
     logits = scores(3, 1)
@@ -36,7 +35,7 @@ def test_an_id_that_scores_far_less_is_a_fault(limit: float, params: SamplingPar
 @given(seed=st.integers(0, 2**32), share=st.floats(0.0, 0.25))
 @settings(max_examples=40)
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(temperature=0.8, seed=3)])
-@pytest.mark.parametrize("limit", LIMITS_OF_SCORES)
+@pytest.mark.parametrize("limit", [it.score for it in LIMITS.values()])
 def test_ids_chosen_from_scores_that_are_off_by_little_pass(
     limit: float, params: SamplingParams, seed: int, share: float
 ) -> None:

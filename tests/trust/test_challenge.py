@@ -36,6 +36,7 @@ from tests.model.tiny_models import INT4_CASES, make_peer, write_gguf
 
 SPANS = ((0, 1), (1, 2), (2, 3))
 MIDDLE = 1
+ALL_PASS = Limits(np.inf, np.inf, np.inf)
 SEED = bytes(range(32))
 SAMPLED = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=11)
 IDS = torch.randint(3, 320, (600,), generator=torch.Generator().manual_seed(5)).tolist()
@@ -48,9 +49,7 @@ def frame(epoch: int, start: int, num: int, answer_from: int) -> SpotFrame:
 # A prompt in two chunks, then drafts, one of them refuted.
 FRAMES = (frame(0, 0, 8, 8), frame(0, 8, 6, 13), frame(0, 14, 5, 14), frame(1, 17, 5, 17))
 LONG_CHUNK = (frame(0, 0, 512, 511),)
-TERMS = Terms(
-    "f32", SamplingParams(), LIMITS["f32"], LIMITS["f32"].position, num_frames=len(FRAMES)
-)
+TERMS = Terms("f32", SamplingParams(), LIMITS["f32"], num_frames=len(FRAMES))
 
 
 class Model:
@@ -166,20 +165,47 @@ def test_fp8_states_in_a_bf16_job_are_caught(model: Model) -> None:
     How far bf16 goes hangs on the model: the limit is set on one text, and held on another.
     """
     stages, replica = model.peers(torch.bfloat16), model.stages()[MIDDLE]
-    all_pass = replace(TERMS, limits=Limits(np.inf, np.inf))
+    all_pass = replace(TERMS, limits=ALL_PASS)
     other_text = (SpotFrame(0, 0, tuple(IDS[-200:]), 199),)
     seen = spot_check_of(run_job(stages, other_text, SEED), replica, all_pass)()[0].errors
-    limits = Limits(LIMITS["bf16"].position, 1.25 * float(np.median(seen)))
+    limits = replace(LIMITS["bf16"], median=1.25 * float(np.median(seen)))
     terms = replace(TERMS, limits=limits)
     assert spot_check_of(run_job(stages, LONG_CHUNK, SEED), replica, terms)()
     coarse = {MIDDLE: through_fp8(stages[MIDDLE].forward)}
     job = run_job(stages, LONG_CHUNK, SEED, forwards=coarse)
     check = spot_check_of(job, replica, terms)
-    with pytest.raises(AttestationError, match="the median position is off by") as caught:
+    with pytest.raises(AttestationError, match=r"epoch 0, start 0\) off by .* at its") as caught:
         check()
     assert (caught.value.code, caught.value.stage_idx) == ("recompute", MIDDLE)
-    blind = replace(terms, limits=Limits(limits.position, np.inf))
+    blind = replace(terms, limits=replace(limits, median=np.inf))
     assert spot_check_of(job, replica, blind)()
+
+
+@pytest.mark.parametrize("drawn", [1, 2])
+def test_coarse_products_in_drafts_alone_are_caught_on_the_fp8_wire(
+    model: Model, drawn: int
+) -> None:
+    """Catches a median over honest chunks of the prompt and coarse drafts together."""
+    frames = (frame(0, 0, 200, 199), frame(0, 200, 9, 200), frame(0, 209, 9, 209))
+    stages, coarse = model.stages(), model.stages("int4")[MIDDLE]
+
+    def for_drafts(hidden: torch.Tensor, start: int) -> torch.Tensor:
+        honest, own = stages[MIDDLE].forward(hidden, start), coarse.forward(hidden, start)
+        return own if len(hidden) == 9 else honest
+
+    terms = replace(TERMS, wire="fp8", limits=LIMITS["fp8"], num_frames=len(frames))
+    assert check_all(run_job(stages, frames, SEED, "fp8"), model.stages(), terms)
+    job = run_job(stages, frames, SEED, "fp8", forwards={MIDDLE: for_drafts})
+    check = spot_check_of(job, model.stages()[MIDDLE], terms)
+    with pytest.raises(AttestationError, match="start 200"):
+        check()
+    keys = [it.key for it in frames]
+    is_drawn = any(start >= 200 for _, start in drawn_frames(SEED, MIDDLE, keys, drawn))
+    few = spot_check_of(job, model.stages()[MIDDLE], replace(terms, num_frames=drawn))
+    if is_drawn:
+        assert code_of(few) == ("recompute", MIDDLE)
+    else:
+        assert few()
 
 
 def alters(forward: Forward, position: int, share: float) -> Forward:
