@@ -83,13 +83,22 @@ tables: $(STAMP) ## write every table; without RECEIPTS=dir also the numbers and
 	$(PYTHON) -m analysis.tables $(RECEIPTS_FLAG)
 	$(if $(RECEIPTS),,$(PYTHON) -m analysis.numbers && $(PYTHON) -m analysis.readme)
 
+.PHONY: check-paper
+check-paper: $(STAMP) ## make every figure, table and number anew and compare with the committed ones
+	$(PYTHON) -m analysis.check_paper
+
+.PHONY: trace
+trace: $(STAMP) ## the receipts behind one number of paper/numbers: NUMBER=planner:all.planner.over.ar.ratio
+	@test -n "$(NUMBER)" || { echo "error: name a number: make trace NUMBER=EXPERIMENT:NAME" >&2; exit 2; }
+	@$(PYTHON) -m analysis.trace $(NUMBER)
+
 .PHONY: bench-compare
 bench-compare: $(STAMP) ## this tree against BASE=rev on fresh rings, 5 interleaved reps (12 minutes)
 	@test -n "$(BASE)" || { echo "error: name a revision: make bench-compare BASE=HEAD~1" >&2; exit 2; }
 	$(PYTHON) -m bench compare $(BASE)
 
 STUDY = $(PYTHON) -m bench run --scale full --experiment
-.PHONY: study-seal study-keepwarm study-attest study-challenge study-peers study-wire study-k study-depth study-stages
+.PHONY: study-seal study-keepwarm study-attest study-attacks study-challenge study-peers study-wire study-k study-depth study-stages
 study-seal: $(STAMP) ## sealing: A/B on a ring, and its cost between two processes (40 minutes)
 	$(STUDY) seal
 	$(PYTHON) -m bench.studies.seal_cost --record build/receipts/studies
@@ -99,6 +108,8 @@ study-keepwarm: $(STAMP) ## noops on silent links: one link, and rings under cub
 	$(STUDY) keepwarm-bbr
 study-attest: $(STAMP) ## stages sign: A/B on a ring, and their hashing over their computing
 	$(STUDY) attest
+study-attacks: $(STAMP) ## rings with one stage that cheats: what finds it, and who is named (2 minutes)
+	$(PYTHON) -m bench.studies.attacks --record build/receipts/studies
 study-challenge: $(STAMP) ## spot recompute: honest and cheating stages against its limits (15 minutes)
 	$(PYTHON) -m bench.studies.challenge --record build/receipts/studies
 study-peers: $(STAMP) ## transformers, and llama.cpp if it is installed, beside the ring (15 minutes)

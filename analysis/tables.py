@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from analysis import challenge_table, keepwarm, peers_products
+from analysis import attack_table, challenge_table, keepwarm, peers_products
 from analysis.attest_tables import attest_table
 from analysis.breakdown_table import breakdown_table, has_breakdown
 from analysis.comparison_tables import fp8_ids_table, fp8_speed_table, seal_table
@@ -234,6 +234,7 @@ def study_record_tables(records: Path | None = None) -> list[TableSpec]:
     """Tables of signed study records that belong to no experiment."""
     makers = {
         keepwarm.STUDY: keepwarm.pause_table,
+        attack_table.STUDY: attack_table.attack_table,
         challenge_table.STUDY: challenge_table.challenge_table,
         peers_products.STUDY: peers_products.peer_table,
     }
