@@ -16,7 +16,7 @@ from analysis.arm_slots import OTHER_COLOUR
 from analysis.figure_file import Drawing, arm_look, caption
 from analysis.panels import log_axis
 from analysis.study_records import StudyRecord
-from analysis.table_spec import Column, TableSpec, interval, text
+from analysis.table_spec import Column, TableSpec, interval, number, text
 
 STUDY = "peers"
 NS_PER_S = 1e9
@@ -36,12 +36,14 @@ SIDES: dict[str, tuple[str, bool]] = {
 
 
 def rates(found: StudyRecord) -> pd.DataFrame:
-    """Columns cell, side, round, tok_per_s, and `ratio` to `ar` of the same cell and round."""
+    """Columns cell, side, round, tok_per_s, `whole` (all tokens over prefill and decode), `ratio`
+    (of tok_per_s to that of `ar` on the same cell and round)."""
     rows = pd.DataFrame(found.record.rows)
+    rows["whole"] = rows["output_len"] / (rows["prefill_ns"] + rows["decode_ns"]) * NS_PER_S
     rows["tok_per_s"] = (rows["output_len"] - rows["first_len"]) / rows["decode_ns"] * NS_PER_S
     base = rows[rows["side"] == BASE].set_index(["cell", "round"])["tok_per_s"]
     rows["ratio"] = rows["tok_per_s"] / rows.set_index(["cell", "round"]).index.map(base)
-    return rows[["cell", "side", "round", "tok_per_s", "ratio"]]
+    return rows[["cell", "side", "round", "tok_per_s", "whole", "ratio"]]
 
 
 def speeds(found: StudyRecord) -> pd.DataFrame:
@@ -52,6 +54,7 @@ def speeds(found: StudyRecord) -> pd.DataFrame:
             "tok_per_s": grouped["tok_per_s"].median(),
             "low": grouped["tok_per_s"].min(),
             "high": grouped["tok_per_s"].max(),
+            "whole": grouped["whole"].median(),
             "ratio": grouped["ratio"].apply(lambda ratios: float(np.exp(np.log(ratios).mean()))),
             "ratio_low": grouped["ratio"].min(),
             "ratio_high": grouped["ratio"].max(),
@@ -78,17 +81,20 @@ def peer_table(found: StudyRecord) -> TableSpec:
         Column("side", lambda row: SIDES[str(row["side"])][0], is_number=False),
         Column("links", lambda row: "yes" if SIDES[str(row["side"])][1] else "none", False),
         interval(("tok_per_s", "low", "high"), "decode tok/s [min–max]", 1),
+        number("whole", "tok/s, prompt pass included", 1),
         interval(("ratio", "ratio_low", "ratio_high"), "× plain pipeline [min–max]", 2),
     )
     notes = (
         f"Profile {settings['profile']}, {settings['stages']} stages or RPC servers, "
         f"{settings['threads']} threads each, {settings['new_tokens']} new tokens, "
-        f"{settings['rounds']} rounds of every side on every prompt in an order that turns, all on "
-        "one machine. tok/s: tokens after the first ones over the time they took; medians; ratios "
-        "paired within a round, geometric mean.",
+        f"{settings['rounds']} rounds of every side on every prompt in an order that turns and "
+        "reverses, all on one machine. tok/s: tokens after the first ones over the time they took "
+        "(prompt lookup's first ones may be several); medians; ratios paired within a round, "
+        "geometric mean.",
         "llama.cpp reaches each RPC server over one link of the profile, both ways; it computes "
         "with the file's 4-bit weights, the others in float32 with the same weights and the same "
-        "ids. transformers has no pipeline over links, so it and llama.cpp alone cross none. "
+        "ids; its threads are not bound. transformers has no pipeline over links, so it and "
+        "llama.cpp alone cross none. "
         f"Prompt lookup drafts up to {settings['lookup']} tokens.",
         f"Null band: chain-k8 again over chain-k8 [{noise.min():.2f}–{noise.max():.2f}].",
     )
@@ -127,7 +133,9 @@ def draw_peers(found: StudyRecord) -> Drawing:
 
 
 def _look(side: str) -> dict[str, object]:
+    """Hollow means that no links were crossed, here alone: the null arm is a filled cross."""
     if side in ("ar", "chain-k8", "null", "planner"):
-        return arm_look(side, [side])
-    look: dict[str, object] = {"color": OTHER_COLOUR, "marker": "s", "linestyle": "none"}
+        look: dict[str, object] = arm_look(side, [side])
+        return {**look, "markerfacecolor": look["color"], "marker": "x"} if side == "null" else look
+    look = {"color": OTHER_COLOUR, "marker": "s", "linestyle": "none"}
     return look if SIDES[side][1] else {**look, "markerfacecolor": "white"}

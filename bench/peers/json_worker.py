@@ -6,6 +6,7 @@ is asked.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -15,6 +16,8 @@ from typing import Any, Self
 
 from engine.cluster.launch import CHECKOUT_DIR
 from engine.errors import ConfigError
+
+STOP_TIMEOUT_S = 30.0  # what it was asked last may still be computed
 
 
 class JsonWorker:
@@ -41,8 +44,13 @@ class JsonWorker:
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
+        with contextlib.suppress(OSError):  # it ended before it read all that was asked
+            self._process.stdin.close()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self._process.stdout.close()
 
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,24 +15,27 @@ import json
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import IO, Any, Self
 
 from bench.peers.turn import Clock, Turn
 from bench.wan.profile import LinkProfile
 from bench.wan.relay import RelayProcess, link_to
+from engine.cluster.launch import CHECKOUT_DIR
 from engine.errors import ConfigError, LinkClosedError
 from engine.model.weights import ModelFiles
 
 SERVER = "llama-server"
 RPC_SERVERS = ("ggml-rpc-server", "rpc-server")  # its name now, and before
+UNTOLD = -1  # a token that the server counted and did not tell
 START_TIMEOUT_S = 300.0  # weights cross the links, a tensor a round trip
 TURN_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 5.0
 HOST = "127.0.0.1"
+GONE = (OSError, http.client.HTTPException)
 
 
 def llama_programs() -> tuple[str, str] | None:
@@ -69,8 +72,8 @@ class LlamaRpc:
         self._files, self._profile, self._num_servers = files, profile, num_servers
         self._num_threads, self._seed = num_threads, seed
         self._relay = RelayProcess()
-        self._running: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
-        self._logs = contextlib.ExitStack()
+        self._running: list[tuple[str, subprocess.Popen[bytes], IO[bytes]]] = []
+        self._stack = contextlib.ExitStack()  # ends the client first: it talks to the others
         self._port = 0
 
     def __enter__(self) -> Self:
@@ -88,7 +91,8 @@ class LlamaRpc:
         """Decode greedily, streamed; tokens are timed as they arrive.
 
         Raises:
-            ConfigError: the server refused, or went away.
+            ConfigError: the server refused.
+            LinkClosedError: it went away.
         """
         asked = {
             "prompt": list(prompt_ids),
@@ -100,32 +104,31 @@ class LlamaRpc:
         }
         clock, ids = Clock(), []
         for event in self._events("/completion", asked):
-            clock.note(len(event["tokens"]))
-            ids += event["tokens"]
+            if "error" in event:
+                raise ConfigError(f"{SERVER} refused: {event['error']}")
+            told = list(event.get("tokens", ()))
+            if event.get("stop"):  # it tells no token that ends within a character, nor the last
+                told += [UNTOLD] * (event.get("tokens_predicted", 0) - len(ids) - len(told))
+            clock.note(len(told))
+            ids += told
         return clock.turn(ids, len(prompt_ids))
 
     def stop(self) -> None:
         """End every process and reap it."""
-        for process, _ in reversed(self._running):  # the client first: it talks to the others
-            process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        self._stack.close()
         self._running.clear()
-        self._relay.stop()
-        self._logs.close()
 
     def _start(self) -> None:
         command = [self._server, "-m", str(self._files.source_path), "--host", HOST]
-        command += ["-t", str(self._num_threads), "-c", "2048", "-np", "1", "--no-ui"]
-        if self._profile is not None:
+        command += ["-t", str(self._num_threads), "-c", "2048", "-np", "1"]
+        if self._profile is None:
+            command += ["-ngl", "0"]
+        else:
             addresses = self._start_servers(self._profile)
             shares = ",".join("1" for _ in addresses)
             command += ["--rpc", ",".join(addresses), "-ngl", "99", "-ts", shares]
         self._port = _free_port()
-        self._spawn([*command, "--port", str(self._port)])
+        self._spawn(SERVER, [*command, "--port", str(self._port)])
         self._await(self._is_healthy)
 
     def _start_servers(self, profile: LinkProfile) -> list[str]:
@@ -133,43 +136,45 @@ class LlamaRpc:
         ports = [_free_port() for _ in range(self._num_servers)]
         for port in ports:
             words = ["-H", HOST, "-p", str(port), "-t", str(self._num_threads)]
-            self._spawn([self._rpc_server, *words])
+            self._spawn("the RPC server", [self._rpc_server, *words])
         for port in ports:
             self._await(functools.partial(_listens, port))
         if not profile.needs_relay:
             return [f"{HOST}:{port}" for port in ports]
         shapes = profile.links(self._num_servers)[:-1]  # the last one leads back
         links = [link_to(shape, port) for shape, port in zip(shapes, ports, strict=True)]
+        self._stack.callback(self._relay.stop)
         relayed = self._relay.start(links, self._seed)
         return [f"{HOST}:{relayed[shape.name]}" for shape in shapes]
 
-    def _spawn(self, command: list[str]) -> None:
-        log = self._logs.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 (it is closed)
+    def _spawn(self, name: str, command: list[str]) -> None:
+        log = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 (it is closed)
         # Background priority, as the ring's stages have: the relay must keep time.
         process = subprocess.Popen(
-            ["nice", "-n", "10", *command],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-m", "bench.peers.tether", "nice", "-n", "10", *command],
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            cwd=CHECKOUT_DIR,
         )
-        self._running.append((process, log))
+        self._stack.callback(_end, process)
+        self._running.append((name, process, log))
 
     def _await(self, is_ready: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while not is_ready():
-            for process, log in self._running:
+            for name, process, log in self._running:
                 if process.poll() is not None:
-                    raise ConfigError(f"{_name(process)} ended: {_tail(log)}")
+                    raise ConfigError(f"{name} ended: {_tail(log)}")
             if time.monotonic() > deadline_s:
-                process, log = self._running[-1]
-                waited = f"{_name(process)} is not ready within {START_TIMEOUT_S:.0f} s"
+                name, _, log = self._running[-1]
+                waited = f"{name} is not ready within {START_TIMEOUT_S:.0f} s"
                 raise ConfigError(f"{waited}: {_tail(log)}")
             time.sleep(0.05)
 
     def _is_healthy(self) -> bool:
         connection = http.client.HTTPConnection(HOST, self._port, timeout=TURN_TIMEOUT_S)
-        with contextlib.closing(connection), contextlib.suppress(OSError):
+        with contextlib.closing(connection), contextlib.suppress(*GONE):
             connection.request("GET", "/health")
             return connection.getresponse().status == http.client.OK
         return False
@@ -186,15 +191,21 @@ class LlamaRpc:
                 for line in response:
                     if line.startswith(b"data: "):
                         yield json.loads(line.removeprefix(b"data: "))
-            except (OSError, http.client.HTTPException) as error:
+            except GONE as error:
                 raise LinkClosedError(
-                    f"{SERVER}: {error}; {_tail(self._running[-1][1])}"
+                    f"{SERVER}: {error}; {_tail(self._running[-1][2])}"
                 ) from error
 
 
-def _name(process: subprocess.Popen[bytes]) -> str:
-    assert isinstance(process.args, list)
-    return Path(str(process.args[3])).name
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Close what it is tethered to, and reap it."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _tail(log: IO[bytes]) -> str:

@@ -21,7 +21,7 @@ class Turn:
     Attributes:
         first_len: tokens that were there first, at once; drafts may come with the prompt.
         prefill_ns: from asking to those.
-        decode_ns: from those to the last.
+        decode_ns: from those to the last; 0 if all came at once.
     """
 
     ids: tuple[int, ...]
@@ -36,6 +36,13 @@ class Turn:
 
     @property
     def decode_tok_per_s(self) -> float:
+        """Of the tokens that came after the first ones.
+
+        Raises:
+            ConfigError: none did.
+        """
+        if not self.decode_ns:
+            raise ConfigError("all tokens came at once: no decode to time; ask for more of them")
         return (len(self.ids) - self.first_len) / self.decode_ns * NS_PER_S
 
 
@@ -55,13 +62,14 @@ class Clock:
         """Up to the first tokens is prefill, the rest is decode.
 
         Raises:
-            ConfigError: they came all at once, so there is no decode; or some were not noted.
+            ConfigError: none came, or some were not noted.
         """
-        if len(self._noted) < 2:
-            raise ConfigError("one token has no decode speed; ask for 2 or more, another prompt")
+        if not self._noted:
+            raise ConfigError("no token came: nothing to time")
         if sum(num for num, _ in self._noted) != len(ids):
             raise ConfigError(f"{self._noted} tokens were noted, {len(ids)} came: no speed is told")
-        (first_len, first_ns), *_, (_, last_ns) = self._noted
+        first_len, first_ns = self._noted[0]
+        _, last_ns = self._noted[-1]
         return Turn(
             tuple(ids), prompt_len, first_len, first_ns - self._began_ns, last_ns - first_ns
         )

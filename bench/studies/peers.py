@@ -5,9 +5,9 @@ traversal), `chain-k8`, its null and `planner`; llama.cpp decodes over as many R
 behind one link of the same profile; the transformers library, which has no pipeline over links,
 decodes alone, greedily and with its own prompt lookup, and llama.cpp alone too. Guarantees: every
 side gets the same prompt ids, limit and threads, and takes its turn within every round, in an order
-that turns; ring and library compute in float32 with the same weights and must give the same ids, or
-there is no result; llama.cpp computes with the file's 4-bit weights and its ids are counted, not
-compared. Must never know receipts of jobs.
+that turns and reverses; ring and library compute in float32 with the same weights and must give the
+same ids, or there is no result; llama.cpp computes with the file's 4-bit weights and its ids are
+counted, not compared. Must never know receipts of jobs.
 
     python -m bench.studies.peers [--profile wan-275] [--rounds 3] [--new-tokens 48] [--record DIR]
 """
@@ -67,8 +67,7 @@ def ring_side(session: Session, files: ModelFiles, arm: str) -> Decode:
         if result.failure is not None:
             raise result.failure
         first_ns, last_ns = result.first_commit_ns, result.last_commit_ns
-        if first_ns is None or last_ns is None or last_ns <= first_ns:
-            raise ConfigError("one token has no decode speed; ask for 2 or more, another prompt")
+        assert first_ns is not None and last_ns is not None, "a job that did not fail has a token"
         ids = tuple(result.output_ids)
         return Turn(ids, len(prompt_ids), 1, first_ns, last_ns - first_ns)
 
@@ -126,13 +125,21 @@ def measure(
         found[name](next(iter(prompts.values())), min(num_new, 8))
     turns = [(round_idx, cell) for round_idx in range(num_rounds) for cell in prompts]
     for idx, (round_idx, cell) in enumerate(track(turns, "turns", console=Console(stderr=True))):
-        first = idx % len(names)
-        made = {name: found[name](prompts[cell], num_new) for name in names[first:] + names[:first]}
+        made = {name: found[name](prompts[cell], num_new) for name in order_of(names, idx)}
         for name in names:
             if not name.startswith("llama") and made[name].ids != made["ar"].ids:
                 raise ConfigError(f"{name} disagrees with ar on {cell}; no speed is reported")
+            if not made[name].decode_ns:
+                raise ConfigError(f"{name}: all tokens of {cell} came at once; ask for more")
             rows.append({"side": name, "cell": cell, "round": round_idx, **_columns(made[name])})
     return rows
+
+
+def order_of(names: Sequence[str], idx: int) -> list[str]:
+    """Everybody begins in turn, and follows the one before as often as it is followed by it."""
+    first = (idx // 2) % len(names)
+    rotated = [*names[first:], *names[:first]]
+    return rotated[::-1] if idx % 2 else rotated
 
 
 def _columns(turn: Turn) -> Row:

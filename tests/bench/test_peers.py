@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -16,8 +17,9 @@ from bench.peers.json_worker import JsonWorker
 from bench.peers.llama_rpc import LlamaRpc, llama_programs
 from bench.peers.transformers_speed import build_peer, peer_greedy, peer_turn
 from bench.peers.turn import Clock, Turn
-from bench.studies.peers import measure
+from bench.studies.peers import measure, order_of
 from bench.wan.profile import load_profile
+from engine.cluster.launch import CHECKOUT_DIR
 from engine.errors import ConfigError
 from engine.model.weights import prepare_model
 
@@ -62,7 +64,12 @@ class Handler(BaseHTTPRequestHandler):
         for number in range(asked["n_predict"]):
             self.wfile.write(b'data: ' + json.dumps({"tokens": [number]}).encode() + b"\\n\\n")
             self.wfile.flush()
-        self.wfile.write(b'data: {"tokens": [], "stop": true}\\n\\n')
+        if asked["prompt"] == [1]:
+            self.wfile.write(b'data: {"error": {"message": "out of memory"}}\\n\\n')
+            return
+        counted = asked["n_predict"] + len(asked["prompt"]) % 2
+        end = {"tokens": [], "stop": True, "tokens_predicted": counted}
+        self.wfile.write(b'data: ' + json.dumps(end).encode() + b"\\n\\n")
 
     def log_message(self, *_):
         pass
@@ -93,8 +100,9 @@ def test_servers_stand_behind_the_links_and_end_with_the_context(programs: tuple
     """Catches a server that is reached around its link, a prompt that changes, a left process."""
     with LlamaRpc(programs, prepare_model(), load_profile("eu-ring"), 3, 2) as peer:
         turn = peer.turn([5, 6, 7], 4)
-        pids = [process.pid for process, _ in peer._running]
-    assert turn.ids == (0, 1, 2, 3) and (turn.prompt_len, turn.first_len) == (3, 1)
+        pids = [process.pid for _, process, _ in peer._running]
+    assert turn.ids == (0, 1, 2, 3, llama_rpc.UNTOLD), "counted, and not told"
+    assert (turn.prompt_len, turn.first_len) == (3, 1)
     seen = told(programs)
     assert seen["asked"]["prompt"] == [5, 6, 7] and seen["asked"]["temperature"] == 0
     assert not seen["asked"]["cache_prompt"], "a turn would find its prompt computed"
@@ -110,10 +118,12 @@ def test_servers_stand_behind_the_links_and_end_with_the_context(programs: tuple
 
 def test_alone_it_is_given_no_servers(programs: tuple[str, str]) -> None:
     with LlamaRpc(programs, prepare_model(), None, 0, 1) as peer:
-        assert len(peer.turn([5], 2).ids) == 2
-        with pytest.raises(ConfigError, match="refused"):
-            peer.turn([0], 2)
-    assert "--rpc" not in told(programs)["words"]
+        assert peer.turn([5, 6], 2).ids == (0, 1)
+        for prompt, why in (([0], "refused"), ([1], "out of memory")):
+            with pytest.raises(ConfigError, match=why):
+                peer.turn(prompt, 2)
+    words = told(programs)["words"]
+    assert "--rpc" not in words and words[words.index("-ngl") + 1] == "0"
 
 
 def test_a_program_that_ends_is_named_with_its_words(
@@ -122,7 +132,7 @@ def test_a_program_that_ends_is_named_with_its_words(
     Path(programs[0]).write_text("#!/bin/sh\necho no such option; exit 3\n")
     with pytest.raises(ConfigError, match=r"llama-server ended: no such option"):
         LlamaRpc(programs, prepare_model(), None, 0, 1).__enter__()
-    Path(programs[0]).write_text("#!/bin/sh\nsleep 30\n")
+    Path(programs[0]).write_text("#!/bin/sh\nexec sleep 30\n")
     monkeypatch.setattr(llama_rpc, "START_TIMEOUT_S", 0.3)
     with pytest.raises(ConfigError, match="llama-server is not ready within"):
         LlamaRpc(programs, prepare_model(), None, 0, 1).__enter__()
@@ -137,8 +147,10 @@ def test_tokens_that_came_with_the_first_are_no_decode() -> None:
     """Catches a speed of more tokens than were decoded in its time."""
     clock = Clock()
     clock.note(3)
+    at_once = clock.turn([1, 2, 3], 9)
+    assert at_once.decode_ns == 0 and at_once.prefill_tok_per_s > 0
     with pytest.raises(ConfigError, match="no decode"):
-        clock.turn([1, 2, 3], 9)
+        _ = at_once.decode_tok_per_s
     clock.note(0)
     time.sleep(0.01)
     clock.note(2)
@@ -165,11 +177,41 @@ def test_the_librarys_prompt_lookup_gives_its_greedy_ids_and_is_counted_whole() 
 
 
 def test_a_worker_that_ends_is_named() -> None:
-    with (
-        JsonWorker("bench.peers.transformers_worker", ["none"], {}) as worker,
-        pytest.raises(ConfigError, match="transformers_worker ended"),
-    ):
-        worker.ask({})
+    """Also one that ended long before it was asked: what it was asked then lies in a dead pipe."""
+    for waits in (False, True):
+        with JsonWorker("bench.peers.transformers_worker", ["none"], {}) as worker:
+            if waits:
+                worker._process.wait()
+            with pytest.raises(ConfigError, match="transformers_worker ended"):
+                worker.ask({})
+        assert worker._process.poll() is not None
+
+
+def test_what_is_tethered_ends_with_its_holder(tmp_path: Path) -> None:
+    """Catches servers that outlive a study that was killed."""
+    code = (
+        "import subprocess, sys, time\n"
+        "words = [sys.executable, '-m', 'bench.peers.tether', 'sh', '-c']\n"
+        "held = subprocess.Popen([*words, 'echo $$; exec sleep 60'], stdin=subprocess.PIPE)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=CHECKOUT_DIR
+    ) as holder:
+        assert holder.stdout is not None
+        pid = int(holder.stdout.readline())
+        holder.kill()
+        deadline_s = time.monotonic() + 20.0
+        while Path(f"/proc/{pid}").exists() and state_of(pid) != "Z":
+            assert time.monotonic() < deadline_s, "it still runs"
+            time.sleep(0.02)
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "Z"
 
 
 def side(ids: Sequence[int], calls: list[str], name: str) -> object:
@@ -185,8 +227,10 @@ def test_sides_take_turns_in_an_order_that_turns() -> None:
     found = {name: side([1, 2], calls, name) for name in ("ar", "transformers", "llama")}
     rows = measure(found, {"a": [1], "b": [2]}, 2, 9)
     del calls[: len(found)]  # warm-ups
-    firsts = calls[:: len(found)]
-    assert firsts == ["ar", "transformers", "llama", "ar"]
+    turns = [calls[at : at + len(found)] for at in range(0, len(calls), len(found))]
+    assert turns == [order_of(list(found), idx) for idx in range(4)]
+    assert turns[0] == turns[1][::-1] == ["ar", "transformers", "llama"]
+    assert turns[2][0] == "transformers"
     assert len(rows) == 3 * 2 * 2
     assert {(row["side"], row["cell"], row["round"]) for row in rows} == {
         (name, cell, idx) for name in found for cell in "ab" for idx in (0, 1)
