@@ -22,6 +22,7 @@ ReceiptSchema = Literal[
     "longhaul-receipt/3",
     "longhaul-receipt/4",
     "longhaul-receipt/5",
+    "longhaul-receipt/6",
 ]
 PlanSchema = Literal[
     "longhaul-plan/1",
@@ -29,9 +30,10 @@ PlanSchema = Literal[
     "longhaul-plan/3",
     "longhaul-plan/4",
     "longhaul-plan/5",
+    "longhaul-plan/6",
 ]
-RECEIPT_SCHEMA: ReceiptSchema = "longhaul-receipt/5"  # what is written now
-PLAN_SCHEMA: PlanSchema = "longhaul-plan/5"
+RECEIPT_SCHEMA: ReceiptSchema = "longhaul-receipt/6"  # what is written now
+PLAN_SCHEMA: PlanSchema = "longhaul-plan/6"
 STUDY_SCHEMA: Literal["longhaul-study/1"] = "longhaul-study/1"
 
 LINK_MISMATCH = "link_mismatch"  # failure of a job that decoded well on links not the profile's

@@ -36,6 +36,8 @@ class LinkRow(Record, frozen=True, kw_only=True):
     loss_ppm: Count | UnsetType = UNSET
     reorder_ppm: Count | UnsetType = UNSET
     congestion_control: str | UnsetType = UNSET  # of TCP on it; "": the kernel's default
+    stall_ns: Count | UnsetType = UNSET  # how long it stands still; 0: never
+    stall_every_ns: Count | UnsetType = UNSET  # from the end of one stall to the next, on average
 
 
 class LinkTest(Record, frozen=True, kw_only=True):

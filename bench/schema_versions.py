@@ -23,7 +23,7 @@ from bench.schema import (
 )
 from bench.schema_links import LinkRow
 
-VERSIONS = (1, 2, 3, 4, 5)
+VERSIONS = (1, 2, 3, 4, 5, 6)
 # Fields that came with a version; every other one that may be missing came with version 2.
 _SINCE: Mapping[int, Mapping[type[msgspec.Struct], tuple[str, ...]]] = {
     3: {
@@ -50,6 +50,9 @@ _SINCE: Mapping[int, Mapping[type[msgspec.Struct], tuple[str, ...]]] = {
         RingConfig: ("signers",),
         Plan: ("stopping",),
         HopRow: ("noops",),
+    },
+    6: {
+        LinkRow: ("stall_ns", "stall_every_ns"),
     },
 }
 SOURCES_SINCE_3 = ("filler", "oracle")  # of a frame's drafts

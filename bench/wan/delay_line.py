@@ -1,4 +1,4 @@
-"""When bytes leave a long link: delay, jitter, rate and a byte cap, without a socket or a clock.
+"""When bytes leave a long link: delay, jitter, rate, stalls, a byte cap; no socket, no clock.
 
 Guarantees: bytes come out unaltered and in order; nothing leaves before its one-way delay has
 passed; delivery times never decrease; equal seeds and equal inputs give equal delivery times.
@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from bench.wan.profile import LinkShape
+from bench.wan.stalls import Stalls
 
 NS_PER_S = 1_000_000_000
 
@@ -29,17 +30,18 @@ class Ending(enum.Enum):
 
 
 class Pacer:
-    """The part of a link direction that all its connections share: rate and jitter.
+    """The part of a link direction that all its connections share: rate, jitter and stalls.
 
     Args:
         shape: the link's numbers.
-        seed_text: names the seed, the link and the direction; it fixes every jitter draw.
+        seed_text: names the seed, the link and the direction; it fixes every draw.
     """
 
     def __init__(self, shape: LinkShape, seed_text: str) -> None:
         self._shape = shape
         self._draws = random.Random(seed_text)
         self._free_at_ns = 0
+        self._stalls = Stalls(shape, seed_text)
 
     def due_ns(self, now_ns: int, num_bytes: int) -> int:
         """Return when the last of `num_bytes`, handed over now, arrives at the other end.
@@ -51,7 +53,7 @@ class Pacer:
         if self._shape.rate_bytes_per_s:
             start_ns += -(-num_bytes * NS_PER_S // self._shape.rate_bytes_per_s)
             self._free_at_ns = start_ns
-        return start_ns + self._shape.one_way_ns + self._jitter_ns()
+        return self._stalls.after(start_ns + self._shape.one_way_ns + self._jitter_ns())
 
     def _jitter_ns(self) -> int:
         width_ns = self._shape.jitter_ns

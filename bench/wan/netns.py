@@ -22,6 +22,7 @@ from bench.wan.netns_process import CarrierProcess
 from bench.wan.profile import LinkProfile
 from engine.cluster.launch import StagePlace
 from engine.coordinator.ring_links import Address
+from engine.errors import ConfigError
 
 SHIM_MODULE = "bench.wan.netns_stage"
 
@@ -58,10 +59,17 @@ class NamespacedLinks:
         """Set the hosts up; return where each stage runs.
 
         Raises:
-            ConfigError: something is missing; the message says what to do about it.
+            ConfigError: something is missing, or the profile asks for what packets do not do here;
+                the message says what to do about it.
             LinkClosedError: the carrier ended or said nothing.
         """
-        self._ready = self._carrier.start(self._profile.links(num_stages), self._seed)
+        shapes = self._profile.links(num_stages)
+        if any(shape.stall_ns for shape in shapes):
+            raise ConfigError(
+                f"profile {self._profile.name!r}: links that stall are emulated by a relay only; "
+                "use --links relay, or a profile without stall_ms"
+            )
+        self._ready = self._carrier.start(shapes, self._seed)
         shim = (sys.executable, "-m", SHIM_MODULE, self._carrier.token)
         hosts = zip(self._ready.namespaces[1:], self._ready.addresses[1:], strict=True)
         return [StagePlace((*shim, namespace, host), host) for namespace, host in hosts]

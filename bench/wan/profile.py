@@ -34,10 +34,12 @@ CongestionControl = Literal["", "cubic", "bbr", "reno"]  # "": the kernel's defa
 DelayMs = Annotated[float, msgspec.Meta(ge=0.0, le=10_000.0)]
 JitterMs = Annotated[float, msgspec.Meta(ge=0.0, le=1_000.0)]
 RateMbit = Annotated[float, msgspec.Meta(ge=0.0, le=400_000.0)]
+StallGapMs = Annotated[float, msgspec.Meta(ge=0.0, le=3_600_000.0)]
 QueueBytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 30)]
 Ppm = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 
-# What only packets have; a digest leaves out those at rest, so that older profiles keep theirs.
+# What only relays, or only packets have; no part of a digest at rest: older profiles keep theirs.
+STALLS_AT_REST = {"stall_ns": 0, "stall_every_ns": 0}
 PACKET_FIELDS_AT_REST = {
     "queue_bytes": 0,
     "loss_ppm": 0,
@@ -55,6 +57,8 @@ class LinkShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         jitter_ns: added on top: the width of `uniform`, the mean of `exponential`.
         jitter_distribution: "none", "uniform" or "exponential".
         rate_bytes_per_s: serialisation rate; 0 is unlimited.
+        stall_ns, stall_every_ns: how long it stands still, and how long it goes on average before
+            it does again; 0 and 0: never.
         queue_bytes: what may wait for the rate, IP headers included; 0 is unlimited.
         loss_ppm, reorder_ppm: packets of a million that vanish, or that followers overtake.
         congestion_control: of TCP between the link's two ends; "" is the kernel's default.
@@ -65,6 +69,8 @@ class LinkShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     jitter_ns: int = 0
     jitter_distribution: JitterDistribution = "none"
     rate_bytes_per_s: int = 0
+    stall_ns: int = 0
+    stall_every_ns: int = 0
     queue_bytes: int = 0
     loss_ppm: int = 0
     reorder_ppm: int = 0
@@ -77,6 +83,7 @@ class LinkShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             self.one_way_ns == 0
             and self.jitter_ns == 0
             and self.rate_bytes_per_s == 0
+            and self.stall_ns == 0
             and not self.packet_fields
         )
 
@@ -93,6 +100,8 @@ class LinkEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     jitter_ms: JitterMs = 0.0
     jitter_distribution: JitterDistribution = "none"
     rate_mbit: RateMbit = 0.0
+    stall_ms: DelayMs = 0.0
+    stall_every_ms: StallGapMs = 0.0
     queue_bytes: QueueBytes = 0
     loss_ppm: Ppm = 0
     reorder_ppm: Ppm = 0
@@ -110,6 +119,8 @@ class ProfileFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     jitter_ms: JitterMs = 0.0
     jitter_distribution: JitterDistribution = "none"
     rate_mbit: RateMbit = 0.0
+    stall_ms: DelayMs = 0.0
+    stall_every_ms: StallGapMs = 0.0
     queue_bytes: QueueBytes = 0
     loss_ppm: Ppm = 0
     reorder_ppm: Ppm = 0
@@ -135,6 +146,8 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
     jitter_distribution: JitterDistribution
     rate_bytes_per_s: int
     listed: tuple[LinkShape, ...]
+    stall_ns: int = 0
+    stall_every_ns: int = 0
     queue_bytes: int = 0
     loss_ppm: int = 0
     reorder_ppm: int = 0
@@ -169,7 +182,7 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
                 jitter_ns=self.jitter_ns,
                 jitter_distribution=self.jitter_distribution,
                 rate_bytes_per_s=self.rate_bytes_per_s,
-                **{field: getattr(self, field) for field in PACKET_FIELDS_AT_REST},
+                **{field: getattr(self, field) for field in STALLS_AT_REST | PACKET_FIELDS_AT_REST},
             )
             for link_idx, name in enumerate(names)
         ]
@@ -187,7 +200,7 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
         content = msgspec.to_builtins(self)
         del content["description"], content["provenance"], content["tolerance_ns"]
         for shape in (content, *content["listed"]):
-            for field, rest in PACKET_FIELDS_AT_REST.items():
+            for field, rest in (STALLS_AT_REST | PACKET_FIELDS_AT_REST).items():
                 if shape[field] == rest:
                     del shape[field]
         return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
@@ -225,10 +238,11 @@ def _parse(path: Path) -> LinkProfile:
     written = read_named(path, ProfileFile, "link", LinkEntry)
     if (written.loop_ms is None) == (not written.link):
         raise ConfigError(f"{path.name}: give either loop_ms or a list of [[link]], one of the two")
-    if written.link and (written.jitter_ms or written.rate_mbit or _packet_fields(written)):
+    of_ring = (written.jitter_ms, written.rate_mbit, written.stall_ms, written.stall_every_ms)
+    if written.link and (any(of_ring) or _packet_fields(written)):
         raise ConfigError(
-            f"{path.name}: with [[link]], jitter, rate, queue, loss, reordering and congestion "
-            "control belong to each link"
+            f"{path.name}: with [[link]], jitter, rate, stalls, queue, loss, reordering and "
+            "congestion control belong to each link"
         )
     if len(written.link) == 1:
         raise ConfigError(f"{path.name}: a ring has at least 2 links, [[link]] lists 1")
@@ -239,6 +253,8 @@ def _parse(path: Path) -> LinkProfile:
                 f"{path.name}: jitter_ms {entry.jitter_ms} contradicts jitter_distribution "
                 f"{entry.jitter_distribution!r}; 'none' goes with 0 and only with 0"
             )
+        if bool(entry.stall_ms) != bool(entry.stall_every_ms):
+            raise ConfigError(f"{path.name}: stall_ms and stall_every_ms go together, or are 0")
         if entry.queue_bytes and not entry.rate_mbit:
             raise ConfigError(
                 f"{path.name}: queue_bytes {entry.queue_bytes} without rate_mbit: nothing waits "
@@ -253,6 +269,12 @@ def _packet_fields(entry: ProfileFile | LinkEntry) -> dict[str, Any]:
     return {field: value for field, value in written.items() if value}
 
 
+def _later_fields(entry: ProfileFile | LinkEntry) -> dict[str, Any]:
+    stalls = {"stall_ns": entry.stall_ms, "stall_every_ns": entry.stall_every_ms}
+    in_ns = {field: round(ms * NS_PER_MS) for field, ms in stalls.items()}
+    return {**in_ns, **_packet_fields(entry)}
+
+
 def _in_ns(written: ProfileFile) -> LinkProfile:
     return LinkProfile(
         name=written.name,
@@ -263,7 +285,7 @@ def _in_ns(written: ProfileFile) -> LinkProfile:
         jitter_ns=round(written.jitter_ms * NS_PER_MS),
         jitter_distribution=written.jitter_distribution,
         rate_bytes_per_s=round(written.rate_mbit * BYTES_PER_S_PER_MBIT),
-        **_packet_fields(written),
+        **_later_fields(written),
         listed=tuple(
             LinkShape(
                 name=f"link {link_idx}",
@@ -271,7 +293,7 @@ def _in_ns(written: ProfileFile) -> LinkProfile:
                 jitter_ns=round(entry.jitter_ms * NS_PER_MS),
                 jitter_distribution=entry.jitter_distribution,
                 rate_bytes_per_s=round(entry.rate_mbit * BYTES_PER_S_PER_MBIT),
-                **_packet_fields(entry),
+                **_later_fields(entry),
             )
             for link_idx, entry in enumerate(written.link)
         ),

@@ -85,6 +85,8 @@ def link_rows(num_stages: int) -> list[LinkRow]:
             loss_ppm=0,
             reorder_ppm=0,
             congestion_control="",
+            stall_ns=0,
+            stall_every_ns=0,
         )
         for source, sink in pairwise(hosts)
     ]

@@ -268,6 +268,8 @@ def measured_links(ring: RingConfig) -> list[LinkRow]:
             loss_ppm=0,
             reorder_ppm=0,
             congestion_control="",
+            stall_ns=0,
+            stall_every_ns=0,
         )
         for source, sink in pairwise(hosts)
     ]

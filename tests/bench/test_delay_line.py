@@ -19,6 +19,8 @@ shapes = st.builds(
     jitter_ns=st.integers(0, 10**8),
     jitter_distribution=st.sampled_from(["none", "uniform", "exponential"]),
     rate_bytes_per_s=st.sampled_from([0, 1_000, 10**6, 10**9]),
+    stall_ns=st.sampled_from([0, 10**8]),
+    stall_every_ns=st.just(10**7),
 )
 # Chunks and the gaps between them, in ns.
 arrivals = st.lists(st.tuples(st.binary(min_size=1, max_size=50), st.integers(0, 10**8)))

@@ -18,6 +18,7 @@ LOOPS_MS = {
     "metro": 10,
     "residential": 60,
     "eu-ring": 105,
+    "stalling": 105,
     "jittery": 150,
     "wan-275": 275,
     "wan-275-bbr": 275,
@@ -118,6 +119,9 @@ def test_an_unknown_key_names_the_file_and_the_allowed_keys(tmp_path: Path) -> N
         "[[link]]\none_way_ms = 1\n",
         "[[link]]\none_way_ms = 1\n[[link]]\none_way = 1\n",
         "rate_mbit = 3\n[[link]]\none_way_ms = 1\n[[link]]\none_way_ms = 1\n",
+        "loop_ms = 3\nstall_ms = 5\n",
+        "loop_ms = 3\nstall_every_ms = 5\n",
+        "stall_ms = 5\nstall_every_ms = 5\n[[link]]\none_way_ms = 1\n[[link]]\none_way_ms = 1\n",
         "loop_ms = \n",
     ],
 )
