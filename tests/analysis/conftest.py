@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis import folders, load
 from analysis.folders import REPOSITORY
 from engine.trust.identity import Identity
 from tests.analysis.experiment_builder import build_experiment, make_identity
@@ -135,3 +137,21 @@ def run_python(invented: Invented, *arguments: str, hash_seed: str = "0") -> str
     if finished.returncode:
         raise RuntimeError(f"status {finished.returncode}: {output}")
     return output
+
+
+@pytest.fixture
+def two_committed(
+    invented: Invented, frames_invented: Invented, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A repository with two committed experiments, and folders that are none."""
+    root = tmp_path / "repository"
+    shutil.copytree(invented.folder, root / "receipts" / "decode")
+    shutil.copytree(frames_invented.folder, root / "receipts" / "frames")
+    (root / "receipts" / "schema").mkdir()
+    (root / "receipts" / "keys").mkdir()
+    for name, home in (("one", invented.home), ("two", frames_invented.home)):
+        shutil.copy(home / "keys" / "harness.pub", root / "receipts" / "keys" / f"{name}.pub")
+    monkeypatch.setattr(folders, "REPOSITORY", root)
+    monkeypatch.setattr(folders, "COMMITTED", root / "receipts")
+    monkeypatch.setattr(load, "COMMITTED", root / "receipts")
+    return root

@@ -223,24 +223,6 @@ def test_an_experiment_without_a_used_job_has_no_figure(
             figures.write_figures(experiment, tmp_path)
 
 
-@pytest.fixture
-def two_committed(
-    invented: Invented, frames_invented: Invented, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
-    """A repository with two committed experiments, and folders that are none."""
-    root = tmp_path / "repository"
-    shutil.copytree(invented.folder, root / "receipts" / "decode")
-    shutil.copytree(frames_invented.folder, root / "receipts" / "frames")
-    (root / "receipts" / "schema").mkdir()
-    (root / "receipts" / "keys").mkdir()
-    for name, home in (("one", invented.home), ("two", frames_invented.home)):
-        shutil.copy(home / "keys" / "harness.pub", root / "receipts" / "keys" / f"{name}.pub")
-    monkeypatch.setattr(folders, "REPOSITORY", root)
-    monkeypatch.setattr(folders, "COMMITTED", root / "receipts")
-    monkeypatch.setattr(load, "COMMITTED", root / "receipts")
-    return root
-
-
 def test_without_receipts_every_committed_experiment_is_made(two_committed: Path) -> None:
     """Catches one experiment's products over another's, which share names."""
     assert folders.committed_experiments() == ["decode", "frames"]

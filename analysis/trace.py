@@ -1,0 +1,123 @@
+"""What a number rests on: `python -m analysis.trace NUMBER` (or `make trace NUMBER=…`).
+
+A number is named as in `paper/numbers`: `planner:all.planner.over.ar.ratio`, or without the
+experiment where one alone has it. Guarantees: what is printed is what the committed numbers say,
+and every receipt that is listed was found by the digest of its bytes; one that is not there is said
+to be missing. Must never know how a number is computed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+from rich.console import Console
+
+from analysis import folders
+from analysis.folders import DEFAULT_EXPERIMENT
+from analysis.named_number import NamedNumber
+from bench.receipt import receipt_id
+from engine.errors import ConfigError, LonghaulError
+
+MISSING = "missing here"
+NUM_SUGGESTIONS = 5
+
+
+class NumbersFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of numbers, as `analysis.numbers` writes it."""
+
+    experiment: str
+    numbers: dict[str, NamedNumber]
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A number, its experiment, and where its receipts lie, by id."""
+
+    experiment: str
+    name: str
+    number: NamedNumber
+    paths: Mapping[str, str]
+
+
+def committed_numbers() -> dict[str, dict[str, NamedNumber]]:
+    """Numbers by experiment and name."""
+    paper = folders.REPOSITORY / "paper"
+    paths = [paper / "numbers.json", *sorted((paper / "numbers").glob("*.json"))]
+    files = {path: msgspec.json.decode(path.read_bytes(), type=NumbersFile) for path in paths}
+    names = {path: path.stem for path in paths} | {paths[0]: DEFAULT_EXPERIMENT}
+    return {names[path]: dict(file.numbers) for path, file in files.items()}
+
+
+def trace(asked: str) -> Traced:
+    """Find a number and its receipts.
+
+    Raises:
+        ConfigError: no experiment has it, or several have; what is near, or which, is listed.
+    """
+    numbers = committed_numbers()
+    experiment, colon, name = asked.partition(":")
+    if not colon:
+        name = asked
+        having = [each for each, own in numbers.items() if name in own]
+        if len(having) > 1:
+            listed = ", ".join(f"{each}:{name}" for each in having)
+            raise ConfigError(f"several experiments have a number {name!r}; say which: {listed}")
+        experiment = having[0] if having else ""
+    if name not in numbers.get(experiment, {}):
+        known = [f"{each}:{own}" for each, names in numbers.items() for own in names]
+        near = difflib.get_close_matches(asked, known, NUM_SUGGESTIONS, cutoff=0.3)
+        raise ConfigError(
+            f"no number {asked!r}; near it: {', '.join(near) or 'none'}; experiments: "
+            f"{', '.join(numbers)}"
+        )
+    number = numbers[experiment][name]
+    return Traced(experiment, name, number, _paths(experiment, number.receipt_ids))
+
+
+def _paths(experiment: str, receipt_ids: list[str]) -> dict[str, str]:
+    """Files by the ids of their bytes."""
+    folder = folders.COMMITTED / experiment / folders.RECEIPTS_FOLDER
+    found = {
+        receipt_id(path.read_bytes()): str(path.relative_to(folders.REPOSITORY))
+        for path in sorted(folder.glob("*.json"))
+        if not path.name.endswith(folders.SIGNATURE_ENDING)
+    }
+    return {each: found.get(each, MISSING) for each in receipt_ids}
+
+
+def show(traced: Traced, console: Console) -> None:
+    """Print it for a person."""
+    number = traced.number
+    console.print(f"{traced.experiment}:{traced.name} = {number.value} {number.unit}")
+    console.print(f"  {number.formula}; {number.rounding}")
+    if not traced.paths:
+        console.print("  it rests on the plan alone, no receipt")
+    for each, path in traced.paths.items():
+        console.print(f"  {each}  {path}", soft_wrap=True, highlight=False)
+    if traced.paths:
+        first = next(iter(traced.paths.values()))
+        console.print(f"explain one: python -m bench show {first}", soft_wrap=True)
+    again = f"python -m bench run --experiment {traced.experiment} --scale full"
+    console.print(f"run it again: {again}", soft_wrap=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="python -m analysis.trace", description=__doc__)
+    parser.add_argument("number", help="such as planner:all.planner.over.ar.ratio")
+    options = parser.parse_args(arguments)
+    try:
+        show(trace(options.number), Console())
+    except LonghaulError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
