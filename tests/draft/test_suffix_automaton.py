@@ -70,9 +70,21 @@ def test_growing_costs_a_few_steps_a_token(alphabet: int) -> None:
     assert len(automaton._link) <= 2 * 5000
 
 
-def test_a_text_like_a_document_repeats_in_few_places() -> None:
-    """Catches a search that visits more than the occurrences."""
+class Visited(list[set[int]]):
+    """Children by state, which counts whose were asked for."""
+
+    num = 0
+
+    def __getitem__(self, at: int) -> set[int]:
+        self.num += 1
+        return super().__getitem__(at)
+
+
+def test_a_search_visits_the_occurrences_and_little_else() -> None:
+    """Catches a walk over the whole text for a passage that occurs once more."""
     words = random.Random(4)
     text = [words.randrange(400) for _ in range(3000)]
     automaton = built([*text, *text[100:140]])
+    automaton._children = visited = Visited(automaton._children)
     assert automaton.longest_repeat() == (40, [140])
+    assert visited.num <= 4
