@@ -20,16 +20,20 @@ FRAME_STAGES = (1, 2, 3, 4)
 def lossless(experiment: Experiment) -> Outcome:
     """Every planned job, measured or reference, ended without a differing id.
 
-    `analysis.load` refuses a verdict on a reference job of another numeric configuration.
+    Warm-ups come before anything that they could be compared with. `analysis.load` refuses a
+    verdict on a reference job of another numeric configuration.
     """
     if not experiment.receipts:
         return UNJUDGED
+    judged = {row.job_idx for row in experiment.plan.jobs if row.role != "warmup"}
     good = [
         receipt
         for receipt in experiment.receipts
-        if receipt.status == "ok" and receipt.lossless.verdict in ("identical", "reference")
+        if receipt.position.job_idx in judged
+        and receipt.status == "ok"
+        and receipt.lossless.verdict in ("identical", "reference")
     ]
-    num_planned = len(experiment.plan.jobs)
+    num_planned = len(judged)
     return f"{len(good)} of {num_planned} jobs", HOLDS if len(good) == num_planned else FAILS
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.hypotheses import outcomes
 from analysis.load import EXCLUSION_COLUMNS, Experiment, load_experiment
-from bench.schema import PlannedJobRow, Receipt
+from bench.schema import Lossless, PlannedJobRow, Receipt
 from tests.analysis.conftest import Invented
 
 
@@ -83,6 +83,27 @@ def not_used(experiment: Experiment, arm: str, *cells: str, reps: int = 4) -> Ex
 def with_plan(experiment: Experiment, /, **fields: object) -> Experiment:
     """As if the plan had said something else."""
     return replace(experiment, plan=msgspec.structs.replace(experiment.plan, **fields))
+
+
+def with_warmup(experiment: Experiment, job_idx: int) -> Experiment:
+    """As if a job had been a warm-up, which is compared with nothing."""
+
+    def warm(row: PlannedJobRow) -> PlannedJobRow:
+        role = "warmup" if row.job_idx == job_idx else row.role
+        return msgspec.structs.replace(row, role=role)
+
+    receipts = tuple(
+        msgspec.structs.replace(
+            receipt,
+            position=msgspec.structs.replace(receipt.position, role="warmup"),
+            lossless=Lossless(verdict="not_compared", reference_id=None, first_difference=None),
+        )
+        if receipt.position.job_idx == job_idx
+        else receipt
+        for receipt in experiment.receipts
+    )
+    jobs = [warm(row) for row in experiment.plan.jobs]
+    return replace(with_plan(experiment, jobs=jobs), receipts=receipts)
 
 
 def without_arms(experiment: Experiment, *arms: str) -> Experiment:

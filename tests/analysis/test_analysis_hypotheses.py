@@ -17,10 +17,12 @@ from tests.analysis.altered import (
     as_failed,
     changed,
     load_invented,
+    measured_of,
     not_used,
     outcome_of,
     slowed,
     with_plan,
+    with_warmup,
     without_arms,
 )
 from tests.analysis.conftest import Invented
@@ -98,6 +100,16 @@ def test_seal_hypotheses_follow_the_interval_over_all_cells(seal_invented: Inven
     lost = not_used(experiment, "seal-chacha", "chat")
     assert outcome_of(lost)["H1"] == NOT_EVALUATED, "no mean over the cells that are left"
     assert outcome_of(lost)["H2"] == FAILS
+
+
+def test_warm_ups_are_not_judged_lossless_and_take_nothing_from_it(seal_invented: Invented) -> None:
+    """Catches an experiment that is called lossy for jobs that come before its references."""
+    experiment = load_invented(seal_invented, *SEAL_TEXTS)
+    warmed = with_warmup(experiment, experiment.plan.jobs[-1].job_idx)
+    assert outcome_of(warmed)["H3"] == HOLDS
+    whole = len(experiment.plan.jobs)
+    assert measured_of(warmed)["H3"] == f"{whole - 1} of {whole - 1} jobs"
+    assert outcome_of(changed(warmed, "seal-aes", as_failed))["H3"] == FAILS
 
 
 def test_fp8_hypotheses(fp8_invented: Invented) -> None:
