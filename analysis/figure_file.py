@@ -8,6 +8,7 @@ figure shows.
 from __future__ import annotations
 
 import io
+import re
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,10 @@ from analysis.folders import REPOSITORY
 STYLE_FILE = REPOSITORY / "paper" / "style.mplstyle"
 MAX_IDS_IN_METADATA = 16  # more ids go into a file beside the figure
 PAGE_DPI = 110
+# Where SVG names a shape or refers to one: id="…", href="#…", url(#…)
+HASHED_ID = re.compile(
+    r"""(?P<before>\bid="|href="\#|url\(\#)(?P<name>[A-Za-z][0-9a-f]{10})(?P<behind>["\)])""", re.X
+)
 CAPTION_COLOUR = "#404040"
 CAPTION_INCHES_PER_CHARACTER = 0.056  # DejaVu Sans at 7 points, on average, with a margin
 
@@ -88,9 +93,10 @@ def save(drawing: Drawing, name: str, source: str, folder: Path) -> list[Path]:
         keywords = f"{provenance}, listed in {name}.ids.txt"
         paths.append(folder / f"{name}.ids.txt")
         paths[-1].write_text("".join(f"{identifier}\n" for identifier in ids))
-    figure.savefig(
-        paths[0], metadata={"Date": None, "Creator": None, "Keywords": [keywords], "Title": name}
-    )
+    drawn = io.StringIO()
+    about = {"Date": None, "Creator": None, "Keywords": [keywords], "Title": name}
+    figure.savefig(drawn, format="svg", metadata=about)
+    paths[0].write_text(with_counted_ids(drawn.getvalue()), encoding="utf-8", newline="\n")
     figure.savefig(
         paths[1],
         metadata={
@@ -104,6 +110,22 @@ def save(drawing: Drawing, name: str, source: str, folder: Path) -> list[Path]:
     body = drawing.points.to_csv(index=False, float_format="%.6g", lineterminator="\n")
     paths[2].write_text(f"# {provenance}\n{body}", encoding="utf-8", newline="\n")
     return paths
+
+
+def with_counted_ids(svg: str) -> str:
+    """An SVG whose shapes are numbered in the order in which they appear.
+
+    matplotlib names clip paths and markers by a hash of their coordinates, whose last bits differ
+    between processors; the coordinates themselves are written with fewer digits and do not.
+    """
+    numbers: dict[str, str] = {}
+
+    def counted(found: re.Match[str]) -> str:
+        name = found["name"]
+        number = numbers.setdefault(name, f"{name[0]}{len(numbers)}")
+        return f"{found['before']}{number}{found['behind']}"
+
+    return HASHED_ID.sub(counted, svg)
 
 
 def png_bytes(drawing: Drawing) -> bytes:

@@ -12,7 +12,7 @@ import msgspec
 import papermill
 import pytest
 
-from analysis import figures, numbers, pair, tables
+from analysis import figure_file, figures, numbers, pair, tables
 from analysis.arm_slots import in_reading_order, slot_of
 from analysis.effects import NULL_ARM, ratio_table
 from analysis.hypotheses import outcomes
@@ -38,7 +38,7 @@ def test_two_runs_write_the_same_bytes(invented: Invented, tmp_path: Path) -> No
         # One interpreter for the three commands: starting one takes longer than what it does.
         receipts = f"['--receipts', {str(invented.folder)!r}, '--out', {str(out)!r}"
         commands = (
-            "from analysis import figures, numbers, tables\n"
+            "from analysis import figure_file, figures, numbers, tables\n"
             f"assert not tables.main({receipts}])\n"
             f"assert not figures.main({receipts}])\n"
             f"assert not numbers.main({receipts} + '/numbers.json'])\n"
@@ -144,6 +144,23 @@ def test_arm_slots_do_not_move() -> None:
     assert slot_of("ar", ["ar"]) == slot_of("ar", ["ar", "null", "zeta"])
     assert slot_of("null", ["null"]).is_hollow
     assert slot_of("alpha", ["alpha", "zeta"]).marker != slot_of("zeta", ["alpha", "zeta"]).marker
+
+
+def test_shapes_are_named_by_their_order_and_not_by_the_last_bits_of_a_float() -> None:
+    """Catches a figure whose bytes depend on the processor that drew it."""
+
+    def svg(clip: str, marker: str) -> str:
+        return (
+            f'<clipPath id="{clip}"/><path id="{marker}"/><g clip-path="url(#{clip})">'
+            f'<use xlink:href="#{marker}"/></g><g id="axes_1"/><text>#{clip}</text>'
+        )
+
+    one, other = svg("p0123456789", "m00000000ff"), svg("pabcdefabcd", "m1111111111")
+    counted = figure_file.with_counted_ids(one)
+    assert counted.replace("#p0123456789<", "<") == figure_file.with_counted_ids(other).replace(
+        "#pabcdefabcd<", "<"
+    )
+    assert counted == svg("p0", "m1").replace("#p0<", "#p0123456789<")
 
 
 def test_pair_has_not_drifted() -> None:
