@@ -10,6 +10,7 @@ from analysis import numbers, tables
 from analysis.figures import figures_of
 from analysis.folders import REPOSITORY, committed_experiments, product_folder
 from analysis.load import Experiment, find_experiments, load_experiment
+from analysis.study_records import PRODUCTS
 
 PAPER = REPOSITORY / "paper"
 
@@ -22,13 +23,15 @@ def committed() -> dict[str, Experiment]:
 
 @pytest.fixture(scope="module")
 def made(committed: dict[str, Experiment], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables and numbers of every committed experiment, made now, laid out as in paper/."""
+    """Tables and numbers of all that is committed, made now, laid out as in paper/."""
     made = tmp_path_factory.mktemp("paper")
     for name, experiment in committed.items():
         for spec in tables.all_tables(experiment):
             spec.write(product_folder("tables", "", name, made / "tables"))
         path = numbers.numbers_path("", name).relative_to(PAPER)
         numbers.write_numbers(experiment, made / path)
+    for spec in tables.study_record_tables():
+        spec.write(product_folder("tables", "", PRODUCTS, made / "tables"))
     return made
 
 
