@@ -13,9 +13,10 @@ def attacker() -> Attacker:
     return Attacker()
 
 
-@pytest.mark.parametrize("name", ["nothing", "skips a layer", "replays its first statement"])
+# Those that a challenge finds run in `make study-attacks`; tests/trust holds their guards.
+@pytest.mark.parametrize("name", ["states no work", "signs with a stranger's key"])
 def test_an_attack_ends_as_expected(attacker: Attacker, name: str) -> None:
-    """Catches an honest ring that is accused, a cheat of each kind that passes."""
+    """Catches a cheat that is not planted, or that the ring's coordinator lets pass."""
     assert unexpected([attacker.attack(name)]) == []
 
 
