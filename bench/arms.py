@@ -39,6 +39,7 @@ class Arm:
         draft_len: k, or where an adaptive policy starts; 0 drafts nothing.
         depth: cap on frames in flight.
         drafter: name of the drafter; "none" is never called.
+        drafter_params: the drafter's own numbers, by name.
         min_match_len: shortest suffix that the n-gram drafter believes.
         numeric_config: weights, wire dtype and kernels; outputs compare within one only.
         reply: what the last stage answers with, "ids" or "logits".
@@ -54,6 +55,7 @@ class Arm:
     draft_len: int
     depth: int
     drafter: str
+    drafter_params: dict[str, int] = field(default_factory=dict)
     min_match_len: int = MIN_MATCH_LEN
     numeric_config: str = "f32"
     reply: str = "ids"

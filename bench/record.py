@@ -140,6 +140,7 @@ def make_receipt(
         frames=[_frame_row(record) for record in result.frames],
         attestations=[statement.signed for statement in result.statements if statement.signed],
         attested=_attested(result),
+        degraded=result.degraded,
     )
 
 
@@ -260,6 +261,7 @@ def _frame_row(record: FrameRecord) -> FrameRow:
         received_bytes=record.received_bytes,
         frontier=record.frontier,
         draft_ns=record.draft_ns,
+        parents=list(record.parents),
         spans=[
             StageSpan(queue_ns=span.queue_ns, compute_ns=span.compute_ns, span_ns=span.span_ns)
             for span in record.spans

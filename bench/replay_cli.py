@@ -60,7 +60,7 @@ class WarmReplays:
     def run_fixed(self, trace: Trace, draft_len: int, depth: int) -> Replayed:
         """One job of a fixed length and depth that no arm has."""
         levers = arm_levers("chain-k8", trace.max_new_tokens)
-        drafter = make_drafter(levers.drafter, levers.min_match_len)
+        drafter = make_drafter(levers.drafter, levers.min_match_len, levers.drafter_params)
         return replay(trace, self.shape, FixedK(draft_len), drafter, depth)
 
 

@@ -23,6 +23,7 @@ ReceiptSchema = Literal[
     "longhaul-receipt/4",
     "longhaul-receipt/5",
     "longhaul-receipt/6",
+    "longhaul-receipt/7",
 ]
 PlanSchema = Literal[
     "longhaul-plan/1",
@@ -31,9 +32,10 @@ PlanSchema = Literal[
     "longhaul-plan/4",
     "longhaul-plan/5",
     "longhaul-plan/6",
+    "longhaul-plan/7",
 ]
-RECEIPT_SCHEMA: ReceiptSchema = "longhaul-receipt/6"  # what is written now
-PLAN_SCHEMA: PlanSchema = "longhaul-plan/6"
+RECEIPT_SCHEMA: ReceiptSchema = "longhaul-receipt/7"  # what is written now
+PLAN_SCHEMA: PlanSchema = "longhaul-plan/7"
 STUDY_SCHEMA: Literal["longhaul-study/1"] = "longhaul-study/1"
 
 LINK_MISMATCH = "link_mismatch"  # failure of a job that decoded well on links not the profile's
@@ -72,6 +74,7 @@ class FrameRow(Record, frozen=True, kw_only=True):
     spans: list[StageSpan]  # by stage; empty if no reply was seen
     frontier: Count | UnsetType = UNSET  # committed tokens, prompt included, when it was sent
     draft_ns: Count | UnsetType = UNSET  # drafting and planning it before it was sent
+    parents: list[int] | UnsetType = UNSET  # of a tree's nodes, its last rows; -1: the root
 
 
 class RingConfig(Record, frozen=True, kw_only=True):
@@ -220,6 +223,9 @@ class Receipt(Record, frozen=True, kw_only=True):
     frames: list[FrameRow]
     attestations: list[str]  # verbatim signed statements, ring order
     attested: AttestedRow | UnsetType | None = UNSET  # None: not asked for, or the job failed first
+    degraded: str | UnsetType | None = (
+        UNSET  # why the drafter fell back to n-grams; None: it did not
+    )
 
     @property
     def text_stands(self) -> bool:

@@ -38,3 +38,6 @@ class JobConfig(Record, frozen=True, kw_only=True):
     keepwarm_ms: Count
     reply: Literal["ids", "logits"] | UnsetType = UNSET  # what the last stage answers with
     sampling: SamplingRow | UnsetType = UNSET
+    drafter_params: dict[str, Count] | UnsetType = UNSET
+    tap_layers: list[Count] | UnsetType = UNSET  # outputs that ride to the coordinator
+    tap_wire: str | UnsetType = UNSET

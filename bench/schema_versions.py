@@ -21,9 +21,10 @@ from bench.schema import (
     StageObserved,
     Timing,
 )
+from bench.schema_levers import JobConfig
 from bench.schema_links import LinkRow
 
-VERSIONS = (1, 2, 3, 4, 5, 6)
+VERSIONS = (1, 2, 3, 4, 5, 6, 7)
 # Fields that came with a version; every other one that may be missing came with version 2.
 _SINCE: Mapping[int, Mapping[type[msgspec.Struct], tuple[str, ...]]] = {
     3: {
@@ -53,6 +54,11 @@ _SINCE: Mapping[int, Mapping[type[msgspec.Struct], tuple[str, ...]]] = {
     },
     6: {
         LinkRow: ("stall_ns", "stall_every_ns"),
+    },
+    7: {
+        JobConfig: ("drafter_params", "tap_layers", "tap_wire"),
+        FrameRow: ("parents",),
+        Receipt: ("degraded",),
     },
 }
 SOURCES_SINCE_3 = ("filler", "oracle")  # of a frame's drafts

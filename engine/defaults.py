@@ -18,6 +18,7 @@ DRAFTER = "ngram"
 PROFILE = "wan-275"
 MIN_MATCH_LEN = 1  # shortest suffix the n-gram drafter believes (decision 0011)
 KEEPWARM_MS = 0  # off
+TAP_WIRE = "fp8"  # taps only ever change drafts: a quarter of the bytes
 REPLY_TIMEOUT_S = 20.0  # one decode exchange
 PREFILL_TIMEOUT_S = 180.0  # the prompt pass as a whole
 START_TIMEOUT_S = 120.0  # a stage process from exec to listening, weights loaded

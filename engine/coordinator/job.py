@@ -17,11 +17,12 @@ from engine.coordinator.policy import DraftPolicy
 from engine.coordinator.records import FinishReason, FrameRecord, Standing, never_stops
 from engine.coordinator.ring_cost import RingCost
 from engine.draft.drafter import Drafter
-from engine.draft.registry import make_drafter
+from engine.draft.registry import drafter_kind, make_drafter, resolve_drafter_params
 from engine.errors import ConfigError, JobError, unknown_name
 from engine.model.sampling import SamplingParams
 from engine.numeric import NUMERIC_CONFIGS
 from engine.transport.connection import WireUse
+from engine.transport.hidden_wire import WIRES
 from engine.transport.keep_warm import check_interval
 from engine.transport.message import REPLIES, Levers, ResetAck, Sampling, Statement
 
@@ -36,6 +37,7 @@ def make_levers(
     draft_len: int | None = None,
     depth: int | None = None,
     drafter: str = defaults.DRAFTER,
+    drafter_params: Mapping[str, int] | None = None,
     min_match_len: int = defaults.MIN_MATCH_LEN,
     prefill_chunk: int = defaults.PREFILL_CHUNK,
     max_new_tokens: int = defaults.MAX_NEW_TOKENS,
@@ -47,6 +49,7 @@ def make_levers(
     reply: str = "ids",
     keepwarm_ms: int = defaults.KEEPWARM_MS,
     attestation: bool = False,
+    tap_wire: str = defaults.TAP_WIRE,
 ) -> Levers:
     """Every job lever, checked; where a job's defaults, and its policy's, are applied, once.
 
@@ -55,10 +58,12 @@ def make_levers(
     """
     params = resolve_policy_params(policy, policy_params or {})
     draft_len, depth = _lengths(policy, draft_len, depth)
-    make_drafter(drafter, min_match_len)
+    drafter_params = resolve_drafter_params(drafter, drafter_params or {})
+    make_drafter(drafter, min_match_len, drafter_params)
     SamplingParams.parse(temperature, top_k, top_p, sampling_seed)
     _check_name("numeric configuration", numeric_config, NUMERIC_CONFIGS)
     _check_name("reply", reply, REPLIES)
+    _check_name("wire of taps", tap_wire, WIRES)
     _check("prefill_chunk", prefill_chunk, 1, 4096)
     _check("max_new_tokens", max_new_tokens, 1, 2**20)
     check_interval(keepwarm_ms)
@@ -68,6 +73,7 @@ def make_levers(
         draft_len=draft_len,
         depth=depth,
         drafter=drafter,
+        drafter_params=drafter_params,
         min_match_len=min_match_len,
         prefill_chunk=prefill_chunk,
         max_new_tokens=max_new_tokens,
@@ -76,6 +82,8 @@ def make_levers(
         reply=reply,
         attestation=attestation,
         keepwarm_ms=keepwarm_ms,
+        tap_layers=drafter_kind(drafter).tap_layers(),
+        tap_wire=tap_wire,
     )
 
 
@@ -106,7 +114,7 @@ def policy_by_name(levers: Levers, cost: RingCost) -> DraftPolicy:
 
 def drafter_by_name(levers: Levers) -> Drafter:
     """The drafter that the levers name."""
-    return make_drafter(levers.drafter, levers.min_match_len)
+    return make_drafter(levers.drafter, levers.min_match_len, levers.drafter_params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +159,7 @@ class JobResult:
     stale_replies: int = 0
     uncorrelated: int = 0
     account: Account | None = None  # of an attested job
+    degraded: str | None = None  # why the drafter fell back to n-grams
     ring_usable: bool = True  # False: nothing is known of what is pending; build a new ring
 
     @property

@@ -34,6 +34,15 @@ class SendFrame:
     start: int
     ids: tuple[int, ...]
     answer_from: int
+    parents: tuple[int, ...] = ()  # of a tree's nodes, the last ids
+
+
+@dataclass(frozen=True, slots=True)
+class FeedTaps:
+    """These rows of the reply just applied belong to committed tokens, from position `start` on."""
+
+    start: int
+    rows: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ class Finish:
     reason: FinishReason
 
 
-Action = SendFrame | CommitTokens | RequestDraft | CancelDraft | Finish
+Action = SendFrame | FeedTaps | CommitTokens | RequestDraft | CancelDraft | Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +119,7 @@ class Frame:
     sent_bytes: int = 0
     draft_ns: int = 0
     spans: tuple[Span, ...] = ()
+    parents: tuple[int, ...] = ()  # of a tree's nodes, the last positions
     outcome: Outcome | None = None
     draft_len: int | None = None  # None: sent_len, no cut
 
@@ -152,6 +162,7 @@ class Frame:
             received_bytes=self.received_bytes,
             draft_ns=self.draft_ns,
             spans=self.spans,
+            parents=self.parents,
         )
 
 
@@ -178,6 +189,7 @@ class FrameRecord:
     received_bytes: int = 0
     draft_ns: int = 0  # drafting and planning it, between the event that allowed it and its sending
     spans: tuple[Span, ...] = ()
+    parents: tuple[int, ...] = ()  # of a tree's nodes, its last positions; -1: the root
 
     @property
     def unverified_len(self) -> int:

@@ -20,12 +20,15 @@ class Draft:
         match_len: length of the suffix that was matched; 0 for none.
         counts: by token: earlier occurrences of the match that went on so up to there; () if the
             drafter counts none.
+        parents: a tree's: of each token the index of the one before it, -1: what was committed
+            last; depth first. (): a chain.
     """
 
     ids: tuple[int, ...]
     source: str
     match_len: int
     counts: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
 
 
 NO_DRAFT = Draft((), "none", 0)

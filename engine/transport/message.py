@@ -12,7 +12,7 @@ import msgspec
 
 from engine.transport.frame import Kind
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 REPLIES = ("ids", "logits")  # what the last stage may be asked to answer with
 
 
@@ -74,6 +74,7 @@ class Levers(Message, frozen=True, kw_only=True):
     draft_len: int
     depth: int
     drafter: str
+    drafter_params: dict[str, int]
     min_match_len: int
     prefill_chunk: int
     max_new_tokens: int
@@ -82,6 +83,8 @@ class Levers(Message, frozen=True, kw_only=True):
     reply: str  # "ids" | "logits": what the last stage answers with
     attestation: bool
     keepwarm_ms: int
+    tap_layers: tuple[int, ...]  # whose outputs ride along to the coordinator; (): none
+    tap_wire: str  # what taps travel in, a wire of hidden states
 
 
 class Reset(Message, frozen=True, kw_only=True):
@@ -105,6 +108,8 @@ class Verify(Message, frozen=True, kw_only=True):
 
     The first stage gets `ids`, later ones the tensor "hidden" [T, H]. The last stage answers
     positions `answer_from + 1 …`; a chunk with `answer_from` past its end is answered with no ids.
+    A tree: the last `len(parents)` rows are nodes, each after its parent, -1 being the row before
+    the first node, the root; a node's position is the root's plus its depth.
     """
 
     job: int
@@ -114,10 +119,14 @@ class Verify(Message, frozen=True, kw_only=True):
     answer_from: int
     ids: tuple[int, ...] | None = None
     spans: tuple[StageSpan, ...] = ()
+    parents: tuple[int, ...] = ()
 
 
 class Reply(Message, frozen=True, kw_only=True):
-    """The target's tokens: `ids[j]` for position `answer_from + j + 1`."""
+    """The target's tokens: `ids[j]` for position `answer_from + j + 1`; a tree: root, then nodes.
+
+    Taps are tensors "tap.<layer>", one row a position of the frame.
+    """
 
     job: int
     epoch: int

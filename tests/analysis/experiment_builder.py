@@ -60,6 +60,7 @@ def prefill_frame(num_stages: int = 4, reply_bytes: int = 100) -> FrameRow:
         received_bytes=reply_bytes,
         spans=[StageSpan(queue_ns=50_000, compute_ns=40_000_000, span_ns=40_060_000)] * num_stages,
         frontier=PROMPT_LEN,
+        parents=[],
         draft_ns=0,
     )
 
@@ -111,6 +112,7 @@ def make_receipt(
         links=link_rows(ring.num_stages),
         link_test=None,
         attested=None,
+        degraded=None,
         host={"num_cores": 2, "load_average": LOADS[row.job_idx % len(LOADS)]},
         timing=timing_until(last_ns, sum(frame.draft_ns for frame in frames)),
         prompt_digest=digest_of(row.cell),

@@ -179,6 +179,9 @@ def job_config(arm: str, max_new_tokens: int) -> JobConfig:
         numeric_config=config_of(arm),
         attestation=False,
         keepwarm_ms=0,
+        drafter_params={},
+        tap_layers=[],
+        tap_wire="fp8",
         reply="logits" if arm.startswith("logits") else "ids",
         sampling=SamplingRow(temperature="0", top_k=0, top_p="1", seed="00"),
     )

@@ -163,6 +163,7 @@ class PretendedRing:
             spans=[] if frame.received_ns is None else self._spans(frame),
             frontier=frame.frontier,
             draft_ns=frame.draft_ns,
+            parents=[],
         )
 
     def _spans(self, frame: SentFrame) -> list[StageSpan]:

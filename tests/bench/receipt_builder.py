@@ -79,6 +79,9 @@ def job_config(arm: str, max_new_tokens: int) -> JobConfig:
         numeric_config="f32",
         attestation=False,
         keepwarm_ms=0,
+        drafter_params={},
+        tap_layers=[],
+        tap_wire="fp8",
         reply="ids",
         sampling=SamplingRow(temperature="0", top_k=0, top_p="1", seed="00"),
     )
@@ -231,7 +234,7 @@ def frame_row(record: FrameRecord) -> FrameRow:
     if record.outcome == "stale":
         columns["draft_len"] = 0  # DESIGN section 5: k, a and tested of a stale frame are 0
     sent_bytes = 40 + 4 * record.positions_len
-    return FrameRow(**{**columns, "spans": [], "sent_bytes": sent_bytes})
+    return FrameRow(**{**columns, "spans": [], "sent_bytes": sent_bytes, "parents": []})
 
 
 def observed_stages(plan: Plan, arm: str) -> list[StageObserved]:
@@ -352,6 +355,7 @@ def make_receipt(
         links=measured_links(ring),
         link_test=None,
         attested=None,
+        degraded=None,
         host={"invented": 1},
         timing=timing_of(rows, end_ns),
         prompt_digest=digest_of(row.cell),

@@ -68,6 +68,9 @@ LEVERS = Levers(
     reply="ids",
     attestation=False,
     keepwarm_ms=0,
+    drafter_params={"nodes": 16},
+    tap_layers=(2, 15, 27),
+    tap_wire="fp8",
 )
 ONWARD = Verify(job=7, epoch=1, start=300, positions_len=3, answer_from=300, spans=SPANS)
 # Plain frames: name -> what they carry.
