@@ -135,7 +135,18 @@ def best_train(
     depth_max: int,
     under_way: UnderWay,
 ) -> Train:
-    """The train with the highest rate.
+    """The train with the highest rate; as `rated_train`."""
+    return rated_train(survival, cost, lengths, depth_max, under_way)[0]
+
+
+def rated_train(
+    survival: Floats,
+    cost: RingCost,
+    lengths: list[int],
+    depth_max: int,
+    under_way: UnderWay,
+) -> tuple[Train, float]:
+    """The train with the highest rate, and that rate in tokens a ns.
 
     Args:
         depth_max: frames that may still be sent.
@@ -163,7 +174,7 @@ def best_train(
             best, best_rate = Train(length, idx + 1), float(rates[idx])
         if length >= len(survival):
             break  # one frame holds it all: a longer one is the same
-    return best
+    return best, best_rate
 
 
 def lost_ns(cost: RingCost, length: int, in_flight: int) -> float:
