@@ -18,7 +18,7 @@ from engine.coordinator.policy import Situation
 from engine.coordinator.records import FrameRecord
 from engine.coordinator.ring_cost import RingCost
 from engine.coordinator.survival import Floats
-from engine.draft.drafter import NO_DRAFT, Draft
+from engine.draft.drafter import NO_DRAFT, Draft, Drafter
 
 CLAIRVOYANT = "clairvoyant"  # policy
 ORACLE = "oracle"  # drafter
@@ -84,11 +84,10 @@ def knowing(request: JobRequest, output_ids: Sequence[int]) -> JobRequest:
     return request
 
 
-class OracleDrafter:
+class OracleDrafter(Drafter):
     """Drafts the target's own continuation."""
 
-    name = ORACLE
-    goes_on = False  # it costs nothing to look again
+    name = ORACLE  # and it costs nothing to look again
 
     def __init__(self, output_ids: Sequence[int]) -> None:
         self._output_ids = tuple(output_ids)
@@ -102,7 +101,7 @@ class OracleDrafter:
         """Committed tokens, in order."""
         self._committed_len += len(ids)
 
-    def draft(self, speculative: Sequence[int], max_len: int) -> Draft:
+    def draft(self, speculative: Sequence[int], max_len: int, is_idle: bool = False) -> Draft:
         """The next tokens of the answer."""
         at = self._committed_len + len(speculative)
         ids = self._output_ids[at : at + max_len]

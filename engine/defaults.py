@@ -18,6 +18,7 @@ DRAFTER = "ngram"
 PROFILE = "wan-275"
 MIN_MATCH_LEN = 1  # shortest suffix the n-gram drafter believes (decision 0011)
 KEEPWARM_MS = 0  # off
+DRAFT_BUDGET_S = 1.0  # a drafter that takes longer twice running is given up
 TAP_WIRE = "fp8"  # taps only ever change drafts: a quarter of the bytes
 REPLY_TIMEOUT_S = 20.0  # one decode exchange
 PREFILL_TIMEOUT_S = 180.0  # the prompt pass as a whole

@@ -55,6 +55,9 @@ SANS_IO = {
         f"engine.coordinator.{name}"
         for name in (
             "rounds",
+            "stream",
+            "committed_text",
+            "tree_rounds",
             "flight",
             "records",
             "draft_requests",
@@ -66,10 +69,12 @@ SANS_IO = {
             "train_times",
         )
     ),
-    *(f"engine.draft.{name}" for name in ("drafter", "ngram", "ready", "filled")),
+    *(f"engine.draft.{name}" for name in ("drafter", "degrade", "ngram", "ready", "filled")),
 }
 TORCH_FREE = (
     "engine.coordinator.rounds",
+    "engine.coordinator.stream",
+    "engine.coordinator.tree_rounds",
     "engine.coordinator.flight",
     "engine.coordinator.policies",
     "bench.ring_model",

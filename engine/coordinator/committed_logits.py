@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import torch
 
-from engine.transport.message import Reply
+from engine.coordinator.records import CommitTokens
+from engine.errors import RemoteProtocolError
 
 
-def committed_rows(
-    reply: Reply, logits: torch.Tensor, prompt_len: int, num_before: int, num_new: int
-) -> tuple[int, torch.Tensor]:
-    """The rows of the new tokens; what is behind them was refuted.
+def committed_rows(commit: CommitTokens, logits: torch.Tensor, num_ids: int) -> torch.Tensor:
+    """The rows of the new tokens; the others were refuted, or stand beside a tree's path.
 
     Args:
-        num_before, num_new: output tokens before the reply, and those that it committed.
-
-    Returns:
-        Position of the first new token, and its row with the following ones.
+        num_ids: answered by the reply.
 
     Shapes:
         logits: [answered, V]
-        return: [num_new, V]
+        return: [committed, V]
+
+    Raises:
+        RemoteProtocolError: the reply has not one row an id.
     """
-    # The prefill is answered for its last position only, a decode frame from its first on.
-    answered_from = prompt_len if num_before == 0 else reply.start + 1
-    first_position = prompt_len + num_before
-    row_idx = first_position - answered_from
-    return first_position, logits[row_idx : row_idx + num_new]
+    if logits.dim() != 2 or logits.shape[0] != num_ids:
+        raise RemoteProtocolError(f"logits {list(logits.shape)} in a reply of {num_ids} ids")
+    return logits[list(commit.rows)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from engine.coordinator.records import CancelDraft, RequestDraft
+from engine.defaults import DRAFT_LEN_MAX
 from engine.draft.drafter import Draft
 from engine.errors import LocalProtocolError
 
@@ -28,8 +29,14 @@ class DraftRequests:
         self._place = 0  # position where the requested draft would start
         self._last_id = 0
 
-    def ask(self, place: int, speculative: Iterable[int], max_len: int) -> RequestDraft:
+    def ask(
+        self, place: int, speculative: Iterable[int], max_len: int, is_idle: bool = False
+    ) -> RequestDraft:
         """Open a request for at most `max_len` tokens from position `place` on.
+
+        Args:
+            is_idle: nothing is in flight. It stays so while the request is open: only an answer to
+                it can send.
 
         Raises:
             LocalProtocolError: one is open.
@@ -38,22 +45,21 @@ class DraftRequests:
             raise LocalProtocolError(f"draft request {self.open.request_id} is still open")
         self._last_id += 1
         self._place = place
-        self.open = RequestDraft(self._last_id, tuple(speculative), max_len)
+        self.open = RequestDraft(self._last_id, tuple(speculative), max_len, is_idle)
         return self.open
 
     def take(self, request_id: int, draft: Draft) -> bool:
         """A draft has come: True if it answers the open request, which is closed.
 
         Raises:
-            LocalProtocolError: it is longer than was asked for.
+            LocalProtocolError: it is longer than was asked for; a tree, than any may be.
         """
         request = self.open
         if request is None or request_id != request.request_id:
             return False
-        if len(draft.ids) > request.max_len:
-            raise LocalProtocolError(
-                f"the drafter gave {len(draft.ids)} tokens, asked for {request.max_len}"
-            )
+        most = DRAFT_LEN_MAX if draft.parents else request.max_len
+        if len(draft.ids) > most:
+            raise LocalProtocolError(f"the drafter gave {len(draft.ids)} tokens, asked for {most}")
         self.open = None
         return True
 

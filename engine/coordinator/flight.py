@@ -37,12 +37,18 @@ class Flight:
         """The frame whose reply comes next."""
         return self.in_flight[0] if self.in_flight else None
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing may join what is in flight: a tree's reply raises the epoch."""
+        return bool(self.in_flight and self.in_flight[-1].parents)
+
     def standing(self) -> Standing:
         """Counted anew at each call: nobody pays for a view that nobody looks at."""
+        chains = [frame for frame in self.frames if not frame.parents]
         return Standing(
             num_in_flight=len(self.in_flight),
-            num_accepted=sum(frame.accepted_len for frame in self.frames),
-            num_tested=sum(frame.accepted_len + frame.refused for frame in self.frames),
+            num_accepted=sum(frame.accepted_len for frame in chains),
+            num_tested=sum(frame.accepted_len + frame.refused for frame in chains),
         )
 
     def launch(self, frame: Frame) -> None:
@@ -129,12 +135,13 @@ class Flight:
     def settle_end(self, last: Frame, frontier: int) -> Frame | None:
         """Retire what is in flight after the last token, which `last`'s reply brought.
 
-        Drafts behind the last output position were never tested: k is cut to the ones before.
+        Drafts behind the last output position were never tested: k is cut to the ones before. A
+        tree's k is its nodes.
 
         Returns:
             The frame whose first draft the last token decided, if there is one.
         """
-        if last.sent_len:
+        if last.sent_len and not last.parents:
             last.draft_len = max(0, last.sent_len - max(0, last.end - frontier))
         following = self.next_due
         decided = following

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 
 from engine.coordinator.attested import Pinned, account_of, applied_frames, check_statements
+from engine.coordinator.drafting import Drafting
 from engine.coordinator.job import JobRequest, JobResult
 from engine.coordinator.rounds import RoundMachine
 from engine.errors import JobError
@@ -51,14 +52,17 @@ def hold_statements(
 def complete(
     result: JobResult,
     machine: RoundMachine,
+    drafting: Drafting,
     acks: Mapping[int, ResetAck],
     statements: Mapping[int, Statement],
     start_ns: int,
 ) -> None:
-    """Write down what the machine and the stages have to say at the end."""
+    """Write down what the machine, the drafter and the stages have to say at the end."""
     result.output_ids = machine.output_ids
     result.finish_reason = machine.finish_reason
     result.frames = [record.since(start_ns) for record in machine.records()]
+    result.draft_ns, result.prepare_ns = drafting.draft_ns, drafting.prepare_ns
+    result.degraded = drafting.degraded
     result.acks = [acks[idx] for idx in sorted(acks)]
     result.statements = [statements[idx] for idx in sorted(statements)]
     result.stale_replies = machine.flight.stale_replies

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -18,13 +18,13 @@ from engine import defaults
 from engine.coordinator.acknowledgements import check_acks
 from engine.coordinator.attested import Pinned
 from engine.coordinator.committed_logits import committed_rows
+from engine.coordinator.drafting import Drafting
 from engine.coordinator.job import JobRequest, JobResult, OnCommit
 from engine.coordinator.job_end import complete, frames_to_attest, hold_statements
 from engine.coordinator.records import (
     Action,
     Arrival,
     CommitTokens,
-    RequestDraft,
     RoundLimits,
     SendFrame,
     Span,
@@ -32,7 +32,6 @@ from engine.coordinator.records import (
 from engine.coordinator.ring_cost import RingCost
 from engine.coordinator.ring_links import Event, RingLinks
 from engine.coordinator.rounds import RoundMachine
-from engine.draft.ready import ReadyDrafts
 from engine.errors import (
     JobError,
     LinkClosedError,
@@ -48,6 +47,8 @@ from engine.transport.message import (
     Statement,
     Verify,
 )
+
+NO_TENSORS: Mapping[str, torch.Tensor] = {}
 
 
 class JobRun:
@@ -77,7 +78,7 @@ class JobRun:
         self._pinned = pinned
         self._result = JobResult()
         levers = request.levers
-        self._drafter = ReadyDrafts(request.make_drafter(levers), 2 * defaults.DRAFT_LEN_MAX)
+        self._drafting = Drafting(request)
         policy = request.make_policy(levers, cost)
         limits = RoundLimits(
             max_new_tokens=levers.max_new_tokens,
@@ -87,17 +88,22 @@ class JobRun:
             prefill_depth=defaults.DEPTH_MAX,
             reply_timeout_ns=int(defaults.REPLY_TIMEOUT_S * 1e9),
             prefill_timeout_ns=int(defaults.PREFILL_TIMEOUT_S * 1e9),
+            wants_taps=self._drafting.wants_taps,
         )
         # Whatever the policy: what one job learns of the ring's cost, the next one starts with.
         self._machine = RoundMachine(
-            request.prompt_ids, limits, policy, request.should_stop, cost.measure
+            request.prompt_ids,
+            limits,
+            policy,
+            request.should_stop,
+            cost.measure,
+            self._drafting.observe,
         )
         self._acks: dict[int, ResetAck] = {}
         self._statements: dict[int, Statement] = {}
         self._held: list[Event] = []  # replies that came before the last acknowledgement
         self._replies_len = 0
         self._start_ns = 0
-        self._drafting_ns = 0  # of the frame to be sent next
 
     def execute(self) -> JobResult:
         """Run the job to its end and drain the ring.
@@ -118,7 +124,9 @@ class JobRun:
             self._drain()
         self._hold_statements()
         result.wire_use = self._links.take_wire_use()
-        complete(result, self._machine, self._acks, self._statements, self._start_ns)
+        complete(
+            result, self._machine, self._drafting, self._acks, self._statements, self._start_ns
+        )
         return result
 
     # -- decode ----------------------------------------------------------------------------------
@@ -127,7 +135,7 @@ class JobRun:
         request = self._request
         self._links.open_job(self._job, request.levers)
         self._links.send(Reset(job=self._job, nonce=request.nonce, levers=request.levers))
-        self._drafter.begin(request.prompt_ids)
+        self._drafting.begin(request.prompt_ids)
         now_ns = time.monotonic_ns()
         self._result.prefill_sent_ns = now_ns - self._start_ns
         self._perform(self._machine.start(now_ns))
@@ -139,16 +147,20 @@ class JobRun:
 
     def _await_event(self) -> Event | None:
         """Nothing has come: make the next draft ready, then wait."""
-        before_ns = time.monotonic_ns()
-        self._drafter.prepare(self._machine.speculative)
-        self._result.prepare_ns += time.monotonic_ns() - before_ns
+        self._drafting.prepare(self._machine.speculative)
         return self._links.next_event(self._machine.next_deadline_ns())
 
-    def _perform(self, actions: Sequence[Action]) -> None:
-        """Execute actions; frames first reach the wire, then the caller hears of tokens."""
+    def _perform(
+        self, actions: Sequence[Action], tensors: Mapping[str, torch.Tensor] = NO_TENSORS
+    ) -> None:
+        """Execute actions; frames first reach the wire, then the caller hears of tokens.
+
+        Args:
+            tensors: of the reply that they follow from.
+        """
         pending = deque(actions)
         committed: list[int] = []
-        self._drafting_ns = 0  # a draft of which nothing was sent is no part of a later frame
+        self._drafting.begin_event()
         while pending:
             action = pending.popleft()
             if isinstance(action, SendFrame):
@@ -156,10 +168,8 @@ class JobRun:
             elif isinstance(action, CommitTokens):
                 self._note_commit(action)
                 committed += action.ids
-            elif isinstance(action, RequestDraft):
-                pending.extend(self._draft(action))
-            # CancelDraft: the drafter answers at once, so nothing is outstanding; Finish: the
-            # loop asks the machine.
+            else:  # Finish concerns nobody here: the loop asks the machine
+                pending.extend(self._drafting.carry_out(action, tensors, self._machine))
         if committed:
             self._on_commit(committed, self._machine.flight.standing)
 
@@ -173,26 +183,19 @@ class JobRun:
                 positions_len=len(action.ids),
                 answer_from=action.answer_from,
                 ids=action.ids,
+                parents=action.parents,
             )
         )
-        drafting_ns, self._drafting_ns = self._drafting_ns, 0
-        self._machine.flight.note_sent(action.epoch, action.start, sent_ns, num_bytes, drafting_ns)
+        self._machine.flight.note_sent(
+            action.epoch, action.start, sent_ns, num_bytes, self._drafting.take_frame_ns()
+        )
 
     def _note_commit(self, action: CommitTokens) -> None:
         since_start_ns = time.monotonic_ns() - self._start_ns
         if self._result.first_commit_ns is None:
             self._result.first_commit_ns = since_start_ns
         self._result.last_commit_ns = since_start_ns
-        self._drafter.extend(action.ids)
-
-    def _draft(self, action: RequestDraft) -> list[Action]:
-        before_ns = time.monotonic_ns()
-        draft = self._drafter.draft(action.speculative, action.max_len)
-        actions = self._machine.on_draft(action.request_id, draft, time.monotonic_ns())
-        spent_ns = time.monotonic_ns() - before_ns  # the policy's planning too
-        self._result.draft_ns += spent_ns
-        self._drafting_ns += spent_ns
-        return actions
+        self._drafting.commit(action.ids)
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -226,24 +229,18 @@ class JobRun:
             return
         self._replies_len += 1  # also one that answers nothing: the stage has counted it
         spans = tuple(Span(span.queue_ns, span.compute_ns, span.span_ns) for span in reply.spans)
-        num_before = len(self._machine.output_ids)
+        frontier = self._machine.frontier
         arrival = Arrival(event.read_ns, event.received.num_bytes, spans)
         try:
             actions = self._machine.on_reply(reply.epoch, reply.start, reply.ids, arrival)
         except UnmatchedReplyError:
             self._result.uncorrelated += 1
             return
-        if "logits" in event.received.tensors:
-            self._hand_over_logits(reply, event.received.tensors["logits"], num_before)
-        self._perform(actions)
-
-    def _hand_over_logits(self, reply: Reply, logits: torch.Tensor, num_before: int) -> None:
-        """Give the caller the rows of the tokens that this reply committed."""
-        num_new = len(self._machine.output_ids) - num_before
-        if self._request.on_logits is not None and num_new:
-            prompt_len = len(self._request.prompt_ids)
-            rows = committed_rows(reply, logits, prompt_len, num_before, num_new)
-            self._request.on_logits(*rows)
+        tensors, on_logits = event.received.tensors, self._request.on_logits
+        for action in actions:
+            if isinstance(action, CommitTokens) and on_logits and "logits" in tensors:
+                on_logits(frontier, committed_rows(action, tensors["logits"], len(reply.ids)))
+        self._perform(actions, tensors)
 
     # -- end -------------------------------------------------------------------------------------
 

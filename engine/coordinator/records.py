@@ -1,13 +1,15 @@
 """What the round machine says (actions) and what it leaves behind (frame records).
 
-Guarantees: immutable values only. Imports nothing of the ring.
+Guarantees: immutable values only, but for a frame on its way. Imports nothing of the ring.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from engine.draft.drafter import DraftFate
 
 Outcome = Literal["prefill", "applied", "refuted", "closed", "stale"]
 FinishReason = Literal["eos", "length", "stop", "none"]
@@ -24,6 +26,7 @@ class RoundLimits:
     prefill_depth: int
     reply_timeout_ns: int
     prefill_timeout_ns: int
+    wants_taps: bool = False  # the drafter is fed what the target's layers say
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class FeedTaps:
 
     start: int
     rows: tuple[int, ...]
+    positions_len: int  # rows that the reply must have
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class CommitTokens:
     """These tokens are output now, for good."""
 
     ids: tuple[int, ...]
+    rows: tuple[int, ...] = field(default=(), compare=False)  # which of the reply's ids they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,7 @@ class RequestDraft:
     request_id: int
     speculative: tuple[int, ...]
     max_len: int
+    is_idle: bool = False  # nothing is in flight
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,8 @@ class Frame:
     draft_ns: int = 0
     spans: tuple[Span, ...] = ()
     parents: tuple[int, ...] = ()  # of a tree's nodes, the last positions
+    node_ids: tuple[int, ...] = ()  # of a tree's nodes, their tokens
+    path: tuple[int, ...] = ()  # the nodes that the target took
     outcome: Outcome | None = None
     draft_len: int | None = None  # None: sent_len, no cut
 
@@ -127,6 +135,20 @@ class Frame:
     def end(self) -> int:
         """First position behind the frame."""
         return self.start + self.positions_len
+
+    @property
+    def trunk_len(self) -> int:
+        """Positions that follow one another: all of a chain's, a tree's up to its root."""
+        return self.positions_len - len(self.parents)
+
+    def rows_known(self, frontier: int) -> FeedTaps:
+        """Its rows, in order of position, whose token is committed and not the last one.
+
+        What the last one's row says is in the next frame, which carries it.
+        """
+        rows = [*range(self.trunk_len), *(self.trunk_len + node for node in self.path)]
+        known_len = max(0, frontier - 1 - self.start)
+        return FeedTaps(self.start, tuple(rows[:known_len]), self.positions_len)
 
     def land(self, arrival: Arrival) -> None:
         """Its reply has come."""
@@ -218,3 +240,7 @@ def never_stops(output_ids: Sequence[int]) -> bool:
 
 def measures_nothing(record: FrameRecord, company: int) -> None:
     """The measure of a job whose times nobody learns from."""
+
+
+def tells_nobody(fate: DraftFate) -> None:
+    """For a job whose drafter learns from no fate."""

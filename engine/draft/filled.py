@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.draft.drafter import NO_DRAFT, Draft
+from engine.draft.drafter import NO_DRAFT, Draft, Drafter
 from engine.draft.ngram import NgramDrafter
 
 
-class FilledDrafter:
+class FilledDrafter(Drafter):
     """See the module's header; takes what `NgramDrafter` takes."""
 
-    name = "ngram-filled"
-    goes_on = False  # a filler goes on along nothing
+    name = "ngram-filled"  # and a filler goes on along nothing
 
     def __init__(self, min_match_len: int) -> None:
         self._ngram = NgramDrafter(min_match_len)
@@ -32,7 +31,7 @@ class FilledDrafter:
         self._ngram.extend(ids)
         self._last_id = ids[-1] if ids else self._last_id
 
-    def draft(self, speculative: Sequence[int], max_len: int) -> Draft:
+    def draft(self, speculative: Sequence[int], max_len: int, is_idle: bool = False) -> Draft:
         """Exactly `max_len` tokens."""
         found = self._ngram.draft(speculative, max_len)
         if found.ids or max_len < 1:

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from engine.draft.drafter import NO_DRAFT, Draft
+from engine.draft.drafter import NO_DRAFT, Draft, Drafter
 from engine.draft.suffix_automaton import SuffixAutomaton
 from engine.errors import ConfigError
 
 
-class NgramDrafter:
+class NgramDrafter(Drafter):
     """Longest-suffix-match drafter over prompt and output.
 
     Args:
@@ -46,7 +46,7 @@ class NgramDrafter:
     def extend(self, ids: Sequence[int]) -> None:
         self._committed += ids
 
-    def draft(self, speculative: Sequence[int], max_len: int) -> Draft:
+    def draft(self, speculative: Sequence[int], max_len: int, is_idle: bool = False) -> Draft:
         """Propose at most `max_len` tokens after committed + `speculative`."""
         self._bring_up_to(speculative)
         match_len, ends = self._index.longest_repeat()

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from engine.draft.drafter import NO_DRAFT, Draft, Drafter
 
 
-class ReadyDrafts:
+class ReadyDrafts(Drafter):
     """A drafter with one draft prepared.
 
     Args:
-        drafter: who drafts.
+        drafter: who drafts; from tokens alone, of which it is told.
         ahead_len: tokens to prepare; at least twice what is asked for at once.
     """
 
@@ -45,16 +45,16 @@ class ReadyDrafts:
         """Make the draft behind committed + `speculative` ready, unless half of it is."""
         if not self._drafter.goes_on or 2 * len(self._remainder(speculative)) >= self._ahead_len:
             return
-        draft = self._drafter.draft(speculative, self._ahead_len)
+        draft = self._drafter.draft(speculative, self._ahead_len, False)
         self._forget()
         self._draft, self._path = draft, [*speculative, *draft.ids]
         self._behind_len = len(speculative)
 
-    def draft(self, speculative: Sequence[int], max_len: int) -> Draft:
+    def draft(self, speculative: Sequence[int], max_len: int, is_idle: bool = False) -> Draft:
         """As the drafter's own, from what is ready if the text went on along it."""
         ready = self._remainder(speculative)
         if not 1 <= max_len <= len(ready):
-            return self._drafter.draft(speculative, max_len)
+            return self._drafter.draft(speculative, max_len, is_idle)
         followed_len = len(self._since) + len(speculative) - self._behind_len
         return Draft(
             tuple(ready[:max_len]),
