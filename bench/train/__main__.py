@@ -24,7 +24,7 @@ from engine.draft.head_file import DEFAULT_HEAD, load_head
 from engine.errors import LonghaulError
 from engine.model.weights import prepare_model
 
-NUM_SHARDS, NUM_STEPS = 24, 700
+NUM_SHARDS, NUM_STEPS = 20, 1100
 
 
 def parse_args() -> argparse.Namespace:

@@ -23,12 +23,13 @@ from torch.nn import functional
 from bench.train.learner import Learner, Lesson
 from bench.train.texts import Text
 
-BATCH_TEXTS = 16
-LESSON_STEPS = 4  # drafted tokens that are unrolled: the drafts that pay
+BATCH_TEXTS = 8
+LESSON_STEPS = 3  # drafted tokens that are unrolled: the drafts that pay
+TESTED_STEPS = 4
 _STEP_DISCOUNT = 0.8
-_RATE, _HEAD_RATE, _WARM_UP_STEPS, _FALL_FRAC = 1e-3, 2e-4, 30, 0.3
+_RATE, _HEAD_RATE, _WARM_UP_STEPS, _FALL_FRAC = 1e-3, 3e-4, 15, 0.3
 _BETAS, _WEIGHT_DECAY, _CLIP = (0.9, 0.95), 0.01, 1.0
-_POOL_BATCHES = 8  # texts of so many batches are sorted by length together: little padding
+_POOL_BATCHES = 16  # texts of so many batches are sorted by length together: little padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,8 @@ class Course:
 
     num_steps: int
     seed: int
-    single_frac: float = 0.3
-    tell_every: int = 25
+    single_frac: float = 0.4
+    tell_every: int = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ def loss_of(
 
 @torch.no_grad()
 def held_out_rates(
-    learner: Learner, texts: Sequence[Text], teacher: Teacher, num_steps: int = LESSON_STEPS
+    learner: Learner, texts: Sequence[Text], teacher: Teacher, num_steps: int = TESTED_STEPS
 ) -> tuple[float, ...]:
     """Per drafted token, how often it is the target's own choice, those before it being so."""
     tested, right = [0] * num_steps, [0] * num_steps

@@ -20,6 +20,8 @@ from torch.nn import functional
 from bench.train.target import rms_norm, rotate_halves
 from engine.draft.head_file import HeadShape
 
+_FIRST_SURENESS = 0.3
+
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
@@ -69,10 +71,14 @@ class Learner(nn.Module):
         self.head = _matrix(shape.vocab_size, hidden)
 
     def begin_as(self, head: torch.Tensor, final_norm: torch.Tensor) -> None:
-        """Start from the target's own head, [V, H] over the draft vocabulary, and final norm."""
+        """Start from the target's own head, [V, H] over the draft vocabulary, and final norm.
+
+        Scaled down: what the layer puts out at first means nothing, and scores that are sure of it
+        would take a hundred steps to unlearn.
+        """
         with torch.no_grad():
             self.head.copy_(head)
-            self.final_norm.copy_(final_norm)
+            self.final_norm.copy_(_FIRST_SURENESS * final_norm)
 
     def fused(self, taps: torch.Tensor) -> torch.Tensor:
         """Join taps to one feature. Shapes: [B, T, taps * H] -> [B, T, H]."""
