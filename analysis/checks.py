@@ -155,13 +155,12 @@ def exclusion_reason(
 
 def _check_frame(idx: int, frame: FrameRow) -> None:
     counts = (frame.draft_len, frame.accepted_len, frame.tested_len)
-    if frame.source != "tree":
-        if not frame.accepted_len <= frame.draft_len <= frame.sent_len:
-            raise ReceiptError(f"frame {idx}: (k, a) = {counts[:2]}, sent {frame.sent_len}")
-        if frame.tested_len not in (frame.accepted_len, frame.accepted_len + 1):
-            raise ReceiptError(f"frame {idx}: (k, a, tested) = {counts}")
-        if frame.tested_len > frame.draft_len or _lacks_a_refusal(frame):
-            raise ReceiptError(f"frame {idx}: (k, a, tested) = {counts}")
+    if not frame.accepted_len <= frame.draft_len <= frame.sent_len:
+        raise ReceiptError(f"frame {idx}: (k, a) = {counts[:2]}, sent {frame.sent_len}")
+    if frame.tested_len not in (frame.accepted_len, frame.accepted_len + 1):
+        raise ReceiptError(f"frame {idx}: (k, a, tested) = {counts}")
+    if frame.tested_len > frame.draft_len or _lacks_a_refusal(frame):
+        raise ReceiptError(f"frame {idx}: (k, a, tested) = {counts}")
     if frame.outcome == "stale" and (any(counts) or frame.committed_len):
         raise ReceiptError(f"frame {idx} is stale, yet counts {counts} or commits")
     if frame.received_ns is not None and frame.received_ns < frame.sent_ns:
@@ -171,8 +170,11 @@ def _check_frame(idx: int, frame: FrameRow) -> None:
 def _lacks_a_refusal(frame: FrameRow) -> bool:
     """Whether drafts behind the last accepted one were neither refused nor cut off.
 
-    A frame that a reply decided stops at a refusal or at its own last draft that counts.
+    A chain that a reply decided stops at a refusal or at its own last draft that counts; a tree
+    may stop at any leaf.
     """
+    if frame.source == "tree":
+        return False
     return frame.outcome == "applied" and frame.accepted_len == frame.tested_len < frame.draft_len
 
 

@@ -40,7 +40,10 @@ from engine.errors import ConfigError, ReceiptError, unknown_name
 from engine.trust.identity import PublicIdentity, load_public_keys
 
 NS_PER_S = 1_000_000_000
-FRAME_COLUMNS = tuple(name for name in FrameRow.__struct_fields__ if name != "spans")
+# A table's cells are numbers and words: no lists.
+FRAME_COLUMNS = tuple(
+    name for name in FrameRow.__struct_fields__ if name not in ("spans", "parents")
+)
 EXCLUSION_COLUMNS = ("job_idx", "rep", "cell", "block_idx", "arm", "role", "reason")
 
 

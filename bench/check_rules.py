@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import msgspec
 
+from bench.check_trees import check_trees, is_tree, root_of
 from bench.check_wire import Found, check_links, check_wire
 from bench.schema import FrameRow, Plan, Receipt
 from bench.schema_versions import version_defects, version_of
@@ -80,6 +81,7 @@ def check_receipt(receipt: Receipt) -> Found:
         for detail in _check_frame(frame, receipt.requested.depth):
             yield "frames", f"frame {idx}: {detail}"
     yield from _check_order(receipt.frames)
+    yield from check_trees(receipt.frames, version_of(receipt))
     if receipt.status == "failed":
         if receipt.failure is None:
             yield "status", "failed, yet no failure is recorded"
@@ -104,9 +106,9 @@ def _check_frame(frame: FrameRow, depth: int) -> Iterator[str]:
     )
     if not a <= k <= frame.sent_len <= frame.positions_len:
         yield f"not a <= k <= sent <= positions: {a}, {k}, {frame.sent_len}, {frame.positions_len}"
-    if frame.source != "tree" and (tested not in (a, a + 1) or tested > k):
+    if tested not in (a, a + 1) or tested > k:
         yield f"tested_len {tested} with a = {a}, k = {k}"
-    if frame.source != "tree" and frame.outcome == "applied" and a == tested < k:
+    if not is_tree(frame) and frame.outcome == "applied" and a == tested < k:
         yield f"drafts {a + 1} to {k} were neither tested nor cut off"
     expected = {
         "stale": ((k, a, tested, committed), (0, 0, 0, 0)),
@@ -138,8 +140,7 @@ def _check_order(frames: Sequence[FrameRow]) -> Found:
         if after.sent_ns < before.sent_ns:
             yield "frames", f"frame {idx}: sent before frame {idx - 1}"
         end = before.start + before.positions_len
-        refed = "tree" in (before.source, after.source)
-        if after.epoch == before.epoch and after.start != end and not refed:
+        if after.epoch == before.epoch and after.start != end:
             yield "frames", f"frame {idx}: starts at {after.start}; the epoch goes on at {end}"
         if after.outcome == "prefill" != before.outcome:
             yield "frames", f"frame {idx}: prefill behind decoding"
@@ -160,13 +161,17 @@ def _check_sums(receipt: Receipt) -> Found:
 
 
 def _check_frontier(receipt: Receipt) -> Found:
-    """A reply commits from the frontier on, so an applied frame starts right before it."""
-    if any(frame.source == "tree" for frame in receipt.frames):
-        return
-    frontier, received_ns = len(receipt.prompt_ids), 0
+    """A reply commits from the frontier on, so an applied frame starts right before it.
+
+    Behind a tree it starts behind the root: the path that was committed goes out once more.
+    """
+    frontier, start, received_ns = len(receipt.prompt_ids), None, 0
     for idx, frame in enumerate(receipt.frames):
-        if frame.outcome == "applied" and frame.start != frontier - 1:
+        expected = frontier - 1 if start is None else start
+        if frame.outcome == "applied" and frame.start != expected:
             yield "frames", f"frame {idx}: starts at {frame.start}; the frontier is {frontier}"
+        if frame.outcome == "applied":
+            start = root_of(frame) + 1 if is_tree(frame) else None
         frontier += frame.committed_len
         if frame.outcome in ("prefill", "applied") and frame.received_ns is not None:
             if frame.received_ns < received_ns:

@@ -59,7 +59,7 @@ class _Job:
         self._drafter = drafter
         self._ring = RingModel(shape)
         self._head_ns = shape.head_ns
-        self._lengths: dict[tuple[int, int], tuple[int, int]] = {}
+        self._sent: dict[tuple[int, int], SendFrame] = {}
         self._commits_ns: list[float] = []
 
     def run(self, prompt_ids: Sequence[int]) -> list[float]:
@@ -74,8 +74,7 @@ class _Job:
         return self._commits_ns
 
     def _on_reply(self, when_ns: float, frame: Traveller) -> None:
-        answer_from, end = self._lengths[frame.epoch, frame.start]
-        ids = [self._target(position) for position in range(answer_from + 1, end + 1)]
+        ids = self._answers(self._sent[frame.epoch, frame.start])
         spans = tuple(Span(at.queue_ns, at.compute_ns, at.span_ns) for at in frame.spans)
         before = self._machine.frontier
         arrival = Arrival(round(when_ns), 0, spans)
@@ -86,6 +85,22 @@ class _Job:
             self._drafter.extend(committed)
         self._perform(actions, when_ns + self._head_ns)
 
+    def _answers(self, sent: SendFrame) -> list[int]:
+        """The target's tokens: of a tree, behind the root and each node, right or wrong.
+
+        Behind a wrong node stands what nobody looks at, as behind the end.
+        """
+        trunk_len = len(sent.ids) - len(sent.parents)
+        root = sent.start + trunk_len - 1
+        ids = [self._target(position) for position in range(sent.answer_from + 1, root + 2)]
+        positions: list[int] = []
+        for token, parent in zip(sent.ids[trunk_len:], sent.parents, strict=True):
+            position = (root if parent < 0 else positions[parent]) + 1
+            is_right = position < len(self._text) and token == self._text[position]
+            positions.append(position if is_right else len(self._text))
+            ids.append(self._target(positions[-1] + 1))
+        return ids
+
     def _target(self, position: int) -> int:
         # Behind the end of output nothing is committed any more: any id will do.
         return self._text[position] if position < len(self._text) else self._text[-1]
@@ -95,12 +110,11 @@ class _Job:
         while pending:
             action = pending.popleft()
             if isinstance(action, SendFrame):
-                end = action.start + len(action.ids)
-                self._lengths[action.epoch, action.start] = (action.answer_from, end)
+                self._sent[action.epoch, action.start] = action
                 self._ring.send(now_ns, action.epoch, action.start, len(action.ids))
                 self._machine.flight.note_sent(action.epoch, action.start, round(now_ns), 0)
             elif isinstance(action, RequestDraft):
-                draft = self._drafter.draft(action.speculative, action.max_len)
+                draft = self._drafter.draft(action.speculative, action.max_len, action.is_idle)
                 pending.extend(self._machine.on_draft(action.request_id, draft, round(now_ns)))
 
     def counts(self) -> tuple[int, int]:
@@ -120,6 +134,7 @@ def replay(
     """Decode one recorded text again.
 
     Args:
+        drafter: one that drafts from tokens alone: taps were not recorded.
         cost: learns from it, if given.
 
     Raises:
@@ -135,7 +150,9 @@ def replay(
         prefill_timeout_ns=2**62,
     )
     measure = measures_nothing if cost is None else cost.measure
-    machine = RoundMachine(trace.prompt_ids, limits, policy, measure=measure)
+    machine = RoundMachine(
+        trace.prompt_ids, limits, policy, measure=measure, tell_fate=drafter.observe
+    )
     job = _Job(trace, shape, machine, drafter)
     commits_ns = job.run(trace.prompt_ids)
     machine.abandon()

@@ -49,8 +49,14 @@ class WarmReplays:
     cost: RingCost = field(default_factory=RingCost)
 
     def run(self, trace: Trace, arm: Arm) -> Replayed:
-        """One job of an arm."""
+        """One job of an arm.
+
+        Raises:
+            ConfigError: its drafter needs what no receipt holds.
+        """
         levers = arm_levers(arm.name, trace.max_new_tokens)
+        if levers.tap_layers:
+            raise ConfigError(f"arm {arm.name!r} drafts from taps, which receipts do not hold")
         request = JobRequest(trace.prompt_ids, levers, trace.eos_ids, "00")
         request = knowing(request, trace.output_ids)
         policy = request.make_policy(levers, self.cost)

@@ -53,6 +53,8 @@ def _build_words(build: Build) -> str:
 def _lines(receipt: Receipt, name: str) -> list[str]:
     position, config, ring = receipt.position, receipt.requested, receipt.ring
     rounds = [row for row in receipt.frames if row.outcome in ("applied", "refuted", "closed")]
+    chains = [row for row in rounds if row.source != "tree"]  # of a tree most nodes must be lost
+    trees = f" and {len(rounds) - len(chains)} trees" if len(rounds) > len(chains) else ""
     lines = [
         f"receipt {name}: {receipt.status}, {position.role} job {position.job_idx} of experiment "
         f"{position.experiment}, plan {position.plan_digest[:16]}",
@@ -65,8 +67,8 @@ def _lines(receipt: Receipt, name: str) -> list[str]:
         f"{len(receipt.prompt_ids)} prompt tokens, {len(receipt.output_ids)} output tokens, "
         f"finished by {receipt.finish_reason}",
         f"{len(rounds)} rounds, {sum(row.committed_len for row in rounds)} tokens committed by "
-        f"them, {sum(row.accepted_len for row in rounds)} of "
-        f"{sum(row.draft_len for row in rounds)} drafts accepted, "
+        f"them, {sum(row.accepted_len for row in chains)} of "
+        f"{sum(row.draft_len for row in chains)} drafts accepted{trees}, "
         f"{receipt.counters.discarded_len} drafts lost to divergences",
         f"lossless: {receipt.lossless.verdict}"
         + (

@@ -12,7 +12,7 @@ from bench.replay import Replayed, replay
 from bench.ring_model import RingShape, ServiceTime
 from bench.traces import Trace
 from engine.coordinator.policy import TwoState
-from engine.draft.drafter import NO_DRAFT, Draft
+from engine.draft.drafter import NO_DRAFT, Draft, Drafter
 
 PROMPT_IDS = tuple(range(10))
 FIRST_ID = 1000  # of the output; every one is new, so that none ends it early
@@ -31,11 +31,10 @@ SHAPE = RingShape(
 )
 
 
-class ScriptedDrafter:
+class ScriptedDrafter(Drafter):
     """Drafts the output's own token where the script says right, and a wrong one elsewhere."""
 
     name = "ngram"
-    goes_on = False
 
     def __init__(self, right: Sequence[bool]) -> None:
         self._right = right
@@ -49,7 +48,7 @@ class ScriptedDrafter:
         """Committed tokens."""
         self._committed_len += len(ids)
 
-    def draft(self, speculative: Sequence[int], max_len: int) -> Draft:
+    def draft(self, speculative: Sequence[int], max_len: int, is_idle: bool) -> Draft:
         """As many as were asked for, right or wrong by output index."""
         first = self._committed_len + len(speculative)
         places = range(first, first + max_len)

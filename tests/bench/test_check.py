@@ -272,7 +272,7 @@ def test_edited_and_signed_again(experiment: SmallExperiment, name: str) -> None
     assert (f"receipts/{job_idx:04d}.json", rule) in named, named
 
 
-def resign(path: Path, body: bytes, identity: Identity, kind: str = "longhaul-receipt/6") -> None:
+def resign(path: Path, body: bytes, identity: Identity, kind: str = "longhaul-receipt/7") -> None:
     """Sign bytes that no writer of ours would write."""
     signature = {
         "key_id": identity.key_id,
@@ -346,7 +346,7 @@ def log_lines(e: SmallExperiment, change: Callable[[list[str]], list[str]]) -> N
 
 def wrong_type(e: SmallExperiment) -> None:
     path = e.path(BASE).with_name("0002.sig.json")
-    path.write_bytes(replace_in(path, b"longhaul-receipt/6", b"longhaul-plan/6"))
+    path.write_bytes(replace_in(path, b"longhaul-receipt/7", b"longhaul-plan/7"))
 
 
 def older_type(e: SmallExperiment) -> None:

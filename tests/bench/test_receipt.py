@@ -139,7 +139,7 @@ def test_unsigned_and_damaged_signatures(path: Path, identity: Identity) -> None
 def test_bytes_signed_as_another_type_are_refused(path: Path, identity: Identity) -> None:
     """Catches type confusion: a receipt's bytes signed as a plan, or as anything else, by a key
     that also signs other things. The type must be the one the reader wants."""
-    for type_name in ("longhaul-plan/6", "longhaul-receipt/1", "longhaul-study/1", "anything"):
+    for type_name in ("longhaul-plan/7", "longhaul-receipt/1", "longhaul-study/1", "anything"):
         resign(path, path.read_bytes(), identity, type_name)
         with pytest.raises(ReceiptError):
             load(path, identity)
@@ -181,8 +181,8 @@ def test_missing_document_is_told_like_any_other_defect(path: Path, identity: Id
         (b'"seed":"01"', b'"seed":"0x"'),
         (b'"seed":"01"', b'"seed":"\\u0030\\u0031"'),
         (b'"status":"ok"', b'"status":"fine"'),
-        (b'"schema":"longhaul-receipt/6"', b'"schema":"longhaul-receipt/7"'),
-        (b'"schema":"longhaul-receipt/6"', b'"schema":"longhaul-receipt/1"'),
+        (b'"schema":"longhaul-receipt/7"', b'"schema":"longhaul-receipt/8"'),
+        (b'"schema":"longhaul-receipt/7"', b'"schema":"longhaul-receipt/1"'),
         (b'"reply":"ids"', b'"reply":"text"'),
         (b'"reply":"ids"', b'"reply":null'),
     ],
@@ -192,7 +192,7 @@ def test_signed_but_not_strict(path: Path, identity: Identity, old: bytes, new: 
     of the same value."""
     body = path.read_bytes()
     assert old in body
-    resign(path, body.replace(old, new, 1), identity, "longhaul-receipt/6")
+    resign(path, body.replace(old, new, 1), identity, "longhaul-receipt/7")
     with pytest.raises(ReceiptError, match=r"0000\.json"):
         load(path, identity)
 
@@ -283,9 +283,15 @@ def added_fields(older: dict, newer: dict) -> dict[str, set[str]]:
 
 def test_each_schema_has_the_fields_of_its_version_only() -> None:
     """Catches one lenient schema for all versions."""
-    one, two, three, four, five, six = (
+    one, two, three, four, five, six, seven = (
         json.loads(json_schemas()[f"receipt-v{n}.json"])["$defs"] for n in VERSIONS
     )
+    assert seven.keys() == six.keys()
+    assert added_fields(six, seven) == {
+        "FrameRow": {"parents"},
+        "JobConfig": {"drafter_params", "tap_layers", "tap_wire"},
+        "Receipt": {"degraded"},
+    }
     assert six.keys() == five.keys()
     assert added_fields(five, six) == {"LinkRow": {"stall_ns", "stall_every_ns"}}
     assert five.keys() - four.keys() == {"AttestedRow"}
@@ -351,8 +357,9 @@ def test_versions_are_not_mixed(receipt: Receipt) -> None:
         5 * len(receipt.links) + 2,
         2 + hops,
         2 * len(receipt.links),
+        3 * 2 + len(receipt.frames) + 1,
     ]
-    for version in range(1, 6):
+    for version in range(1, 7):
         older = msgspec.structs.replace(receipt, schema=f"longhaul-receipt/{version}")
         assert len(list(version_defects(older))) == sum(since[version - 1 :])
     middle = msgspec.structs.replace(receipt, schema="longhaul-receipt/2")
@@ -362,5 +369,5 @@ def test_versions_are_not_mixed(receipt: Receipt) -> None:
     counters = msgspec.structs.replace(receipt.counters, hops=msgspec.UNSET)
     lacking = msgspec.structs.replace(receipt, counters=counters)
     assert list(version_defects(lacking)) == [
-        "$.counters.hops is missing: a field of longhaul-receipt/6"
+        "$.counters.hops is missing: a field of longhaul-receipt/7"
     ]

@@ -96,7 +96,7 @@ def test_a_stage_that_stated_nothing_has_no_row() -> None:
 def test_a_receipt_holds_every_field_of_its_version() -> None:
     """Catches a lever, a link fact or a counter that the harness forgets to write."""
     made = receipt_of(JobResult(frames=[frame(40)]), "logits-s2")
-    assert made.schema == "longhaul-receipt/6"
+    assert made.schema == "longhaul-receipt/7"
     assert list(version_defects(made)) == []
     assert made.requested.reply == "logits"
     assert msgspec.to_builtins(made.requested.sampling) == {

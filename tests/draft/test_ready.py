@@ -24,7 +24,7 @@ class Counting(NgramDrafter):
 
     num_asked = 0
 
-    def draft(self, speculative: Sequence[int], max_len: int) -> Draft:
+    def draft(self, speculative: Sequence[int], max_len: int, is_idle: bool = False) -> Draft:
         self.num_asked += 1
         return super().draft(speculative, max_len)
 
@@ -48,10 +48,10 @@ class Forgetful(ReadyDrafts):
 class WrongMatch(ReadyDrafts):
     """Mutation: the right tokens, said to come from the match of long ago."""
 
-    def draft(self, speculative: Sequence[int], max_len: int) -> Draft:
+    def draft(self, speculative: Sequence[int], max_len: int, is_idle: bool = False) -> Draft:
         ready = self._remainder(speculative)
         if len(ready) < max_len:
-            return self._drafter.draft(speculative, max_len)
+            return self._drafter.draft(speculative, max_len, is_idle)
         return replace(self._draft, ids=tuple(ready[:max_len]))
 
 
@@ -91,9 +91,9 @@ class Text:
         self.ready.extend(ids)
         self.plain.extend(ids)
 
-    def ask(self, max_len: int) -> Draft:
-        found = self.ready.draft(tuple(self.speculative), max_len)
-        expected = self.plain.draft(tuple(self.speculative), max_len)
+    def ask(self, max_len: int, is_idle: bool = False) -> Draft:
+        found = self.ready.draft(tuple(self.speculative), max_len, False)
+        expected = self.plain.draft(tuple(self.speculative), max_len, False)
         if found != expected:
             self.differences.append((found, expected))
         return expected
