@@ -17,10 +17,11 @@ PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
 SANS_IO := $(addprefix engine/transport/,frame.py message.py tensor.py codec.py seal.py noise.py \
     credentials.py refusal.py handshake.py connection.py hidden_wire.py roles.py outbox.py \
-    limited_log.py) \
+    limited_log.py taps.py) \
   $(addprefix engine/coordinator/,rounds.py flight.py records.py draft_requests.py policy.py \
     policies.py planner.py survival.py ring_cost.py train_times.py) \
-  $(addprefix engine/draft/,drafter.py ngram.py ready.py filled.py) engine/model/sampling.py
+  $(addprefix engine/draft/,drafter.py ngram.py ready.py filled.py) engine/model/sampling.py \
+  engine/model/tree.py
 RECEIPTS_FLAG := $(if $(RECEIPTS),--receipts "$(RECEIPTS)",)
 
 .PHONY: help

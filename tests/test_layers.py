@@ -42,6 +42,7 @@ SANS_IO = {
             "message",
             "codec",
             "hidden_wire",
+            "taps",
             "roles",
             "seal",
             "noise",
@@ -66,6 +67,7 @@ SANS_IO = {
             "train_times",
         )
     ),
+    "engine.model.tree",
     *(f"engine.draft.{name}" for name in ("drafter", "ngram", "ready", "filled")),
 }
 TORCH_FREE = (
@@ -73,6 +75,7 @@ TORCH_FREE = (
     "engine.coordinator.flight",
     "engine.coordinator.policies",
     "bench.ring_model",
+    "engine.model.tree",
 )
 SOCKET_OWNER = "engine.transport.link"
 SIGNING = {
