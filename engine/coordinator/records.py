@@ -120,6 +120,7 @@ class Frame:
     draft_ns: int = 0
     spans: tuple[Span, ...] = ()
     parents: tuple[int, ...] = ()  # of a tree's nodes, the last positions
+    node_ids: tuple[int, ...] = ()  # their tokens
     outcome: Outcome | None = None
     draft_len: int | None = None  # None: sent_len, no cut
 
@@ -163,6 +164,7 @@ class Frame:
             draft_ns=self.draft_ns,
             spans=self.spans,
             parents=self.parents,
+            node_ids=self.node_ids,
         )
 
 
@@ -190,6 +192,7 @@ class FrameRecord:
     draft_ns: int = 0  # drafting and planning it, between the event that allowed it and its sending
     spans: tuple[Span, ...] = ()
     parents: tuple[int, ...] = ()  # of a tree's nodes, its last positions; -1: the root
+    node_ids: tuple[int, ...] = ()  # their tokens
 
     @property
     def unverified_len(self) -> int:
