@@ -17,11 +17,12 @@ PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
 SANS_IO := $(addprefix engine/transport/,frame.py message.py tensor.py codec.py seal.py noise.py \
     credentials.py refusal.py handshake.py connection.py hidden_wire.py roles.py outbox.py \
-    limited_log.py) \
+    limited_log.py taps.py) \
   $(addprefix engine/coordinator/,rounds.py stream.py committed_text.py tree_rounds.py flight.py \
     records.py draft_requests.py policy.py policies.py planner.py survival.py ring_cost.py \
-    train_times.py) \
-  $(addprefix engine/draft/,drafter.py degrade.py ngram.py ready.py filled.py) engine/model/sampling.py
+    train_times.py router.py) \
+  $(addprefix engine/draft/,drafter.py degrade.py ngram.py ready.py filled.py tree.py) \
+  engine/model/sampling.py engine/model/tree.py
 RECEIPTS_FLAG := $(if $(RECEIPTS),--receipts "$(RECEIPTS)",)
 
 .PHONY: help

@@ -15,7 +15,7 @@ from bench.schema import AttestedRow, Receipt
 from engine.errors import ReceiptError
 from engine.trust.attestation import StageStatement
 from engine.trust.identity import PublicIdentity
-from engine.trust.verify import AttestationError, Expected, verify_job
+from engine.trust.verify import AttestationError, Expected, SentTree, verify_job
 
 Keys = Mapping[str, PublicIdentity]
 
@@ -55,6 +55,11 @@ def expected_of(receipt: Receipt, keys: Keys, used_nonces: frozenset[str]) -> Ex
         output_ids=receipt.output_ids,
         segment=attested.segment,
         used_nonces=used_nonces,
+        trees={
+            (frame.epoch, frame.start): SentTree(frame.parents, frame.node_ids or ())
+            for frame in receipt.frames
+            if frame.parents
+        },
     )
 
 

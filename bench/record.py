@@ -262,6 +262,7 @@ def _frame_row(record: FrameRecord) -> FrameRow:
         frontier=record.frontier,
         draft_ns=record.draft_ns,
         parents=list(record.parents),
+        node_ids=list(record.node_ids),
         spans=[
             StageSpan(queue_ns=span.queue_ns, compute_ns=span.compute_ns, span_ns=span.span_ns)
             for span in record.spans

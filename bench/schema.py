@@ -75,6 +75,7 @@ class FrameRow(Record, frozen=True, kw_only=True):
     frontier: Count | UnsetType = UNSET  # committed tokens, prompt included, when it was sent
     draft_ns: Count | UnsetType = UNSET  # drafting and planning it before it was sent
     parents: list[int] | UnsetType = UNSET  # of a tree's nodes, its last rows; -1: the root
+    node_ids: list[Count] | UnsetType = UNSET  # their tokens
 
 
 class RingConfig(Record, frozen=True, kw_only=True):

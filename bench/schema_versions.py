@@ -57,7 +57,7 @@ _SINCE: Mapping[int, Mapping[type[msgspec.Struct], tuple[str, ...]]] = {
     },
     7: {
         JobConfig: ("drafter_params", "tap_layers", "tap_wire"),
-        FrameRow: ("parents",),
+        FrameRow: ("parents", "node_ids"),
         Receipt: ("degraded",),
     },
 }

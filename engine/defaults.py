@@ -11,6 +11,7 @@ DRAFT_LEN = 8  # k
 DEPTH = 4  # frames in flight
 DRAFT_LEN_MAX = 64  # k_max
 DEPTH_MAX = 8
+TREE_NODES_MAX = 64  # of one frame
 PREFILL_CHUNK = 256  # positions a prefill frame
 MAX_NEW_TOKENS = 128
 POLICY = "fixed-k"

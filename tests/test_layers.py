@@ -42,6 +42,7 @@ SANS_IO = {
             "message",
             "codec",
             "hidden_wire",
+            "taps",
             "roles",
             "seal",
             "noise",
@@ -69,7 +70,9 @@ SANS_IO = {
             "train_times",
         )
     ),
-    *(f"engine.draft.{name}" for name in ("drafter", "degrade", "ngram", "ready", "filled")),
+    *(f"engine.draft.{name}" for name in ("drafter", "degrade", "ngram", "ready", "filled", "tree")),
+    "engine.coordinator.router",
+    "engine.model.tree",
 }
 TORCH_FREE = (
     "engine.coordinator.rounds",
@@ -78,6 +81,7 @@ TORCH_FREE = (
     "engine.coordinator.flight",
     "engine.coordinator.policies",
     "bench.ring_model",
+    "engine.model.tree",
 )
 SOCKET_OWNER = "engine.transport.link"
 SIGNING = {

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from engine.model.tree import runs_of
+
 
 def in_dtype(peer: Any, dtype: torch.dtype) -> Any:
     """A peer that computes in another dtype: a copy, since its own `to` rounds in place."""
@@ -44,9 +46,21 @@ class PeerStage:
         embedded: torch.Tensor = self._peer.model.embed_tokens(torch.tensor(ids))
         return embedded.float()
 
+    def forward(
+        self, hidden: torch.Tensor, start: int, parents: Sequence[int] = ()
+    ) -> torch.Tensor:
+        """Hidden [T, H] float32 → [T, H]; a tree run by run, each on the path that it ends."""
+        runs = runs_of(parents, len(hidden))
+        return torch.cat(
+            [
+                self._chain(hidden[run.first_row :][: run.num_rows], start + run.offset)
+                for run in runs
+            ]
+        )
+
     @torch.inference_mode()
-    def forward(self, hidden: torch.Tensor, start: int) -> torch.Tensor:
-        """Hidden [T, H] float32 → [T, H], all positions from the start anew."""
+    def _chain(self, hidden: torch.Tensor, start: int) -> torch.Tensor:
+        """All positions from the start anew."""
         model = self._peer.model
         self._rows = torch.cat([self._rows[:start], hidden])
         rows = self._rows.to(self._dtype).unsqueeze(0)

@@ -41,7 +41,8 @@ from bench.study_record import make_study, write_study
 from engine.errors import LonghaulError
 from engine.model.tokenizer import Tokenizer
 from engine.model.weights import prepare_model
-from engine.trust.challenge import Terms, spot_check, states_of
+from engine.trust.challenge import Terms, spot_check
+from engine.trust.frame_payload import states_of
 from engine.trust.limits import (
     GROUP_LEN,
     LIMITS,

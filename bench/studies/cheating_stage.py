@@ -11,13 +11,14 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 
-from engine.model.decoder import Decoder
+from engine.model.decoder import Decoder, Passed
 from engine.model.layer import PackedLayer
 from engine.model.linear import kernel_for
 from engine.model.weights import ModelFiles
@@ -74,12 +75,13 @@ def holds_coarse_weights() -> None:
 
 def sends(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """Other states than its layers made."""
-    forward = DecoderExecutor.forward
+    run = DecoderExecutor.run
 
-    def other(self: DecoderExecutor, hidden: torch.Tensor, start: int) -> torch.Tensor:
-        return change(forward(self, hidden, start))
+    def other(self: DecoderExecutor, *words: Any) -> Passed:
+        passed = run(self, *words)
+        return replace(passed, hidden=change(passed.hidden))
 
-    DecoderExecutor.forward = other
+    DecoderExecutor.run = other
 
 
 def one_coordinate_off(hidden: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ import msgspec
 import torch
 
 from engine.model.sampling import SamplingParams, sample_ids
+from engine.model.tree import answered_positions
 from engine.transport.codec import encode_message_frame
 from engine.transport.frame import HEADER_LEN, Kind
 from engine.transport.hidden_wire import pack_states, unpack_states
@@ -22,7 +23,7 @@ from engine.trust.challenge import Evidence, Replica, commitment, drawn_frames, 
 from engine.trust.sketch import Floats
 
 MODEL_DIGEST = "0" * 64
-Forward = Callable[[torch.Tensor, int], torch.Tensor]
+Forward = Callable[..., torch.Tensor]  # hidden, start, of a tree its parents
 GREEDY = SamplingParams()
 
 
@@ -34,6 +35,7 @@ class SpotFrame:
     start: int
     ids: tuple[int, ...]
     answer_from: int
+    parents: tuple[int, ...] = ()
 
     @property
     def key(self) -> FrameKey:
@@ -108,20 +110,23 @@ def _run_frame(
         positions_len=len(frame.ids),
         answer_from=frame.answer_from,
         ids=frame.ids,
+        parents=frame.parents,
     )
     job.sent[0].append(_payload(verify, {}))
     hidden = stages[0].embed(frame.ids)
     for idx, stage in enumerate(stages):
-        hidden = forwards.get(idx, stage.forward)(hidden, frame.start)
+        # what computes in another way is asked as before: it knows no trees
+        tree = (frame.parents,) if frame.parents else ()
+        hidden = forwards.get(idx, stage.forward)(hidden, frame.start, *tree)
         if not stage.is_last:
             packed = pack_states({"hidden": hidden}, job.wire)
             job.sent[idx + 1].append(_payload(msgspec.structs.replace(verify, ids=None), packed))
             hidden = unpack_states(packed, job.wire)["hidden"]
-    answered = max(0, frame.start + len(frame.ids) - frame.answer_from)
+    positions = answered_positions(frame.parents, frame.start, len(frame.ids), frame.answer_from)
     ids: list[int] = []
-    if answered and stages[-1].is_last:
-        logits = stages[-1].logits(hidden[-answered:])
-        ids = sample_ids(logits, frame.answer_from + 1, sampling)
+    if positions and stages[-1].is_last:
+        logits = stages[-1].logits(hidden[-len(positions) :])
+        ids = sample_ids(logits, positions, sampling)
     job.answers.append(Answer(frame.epoch, frame.start, frame.answer_from, tuple(ids)))
 
 

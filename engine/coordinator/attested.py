@@ -6,14 +6,15 @@ Must never know links.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from engine.coordinator.records import FrameRecord
 from engine.errors import JobError
+from engine.trust.attestation import FrameKey
 from engine.trust.frame_digests import FrameDigests, MissingFrameError, Roots
 from engine.trust.identity import PublicIdentity
-from engine.trust.verify import AttestationError, Expected, verify_job
+from engine.trust.verify import AttestationError, Expected, SentTree, verify_job
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +37,20 @@ class Account:
 
     frames: tuple[tuple[int, int, int], ...]  # epoch, start, positions; as their replies came
     roots: Roots  # first frames as sent, last replies as received
+    trees: Mapping[FrameKey, SentTree] = field(default_factory=dict)  # of the frames with nodes
+
+
+def applied_records(records: Sequence[FrameRecord]) -> Iterator[FrameRecord]:
+    """Of the frames whose replies were applied, prefill included, in the order of their replies."""
+    for record in records:
+        if record.outcome in ("prefill", "applied") and record.received_ns is not None:
+            yield record
 
 
 def applied_frames(records: Sequence[FrameRecord]) -> tuple[tuple[int, int, int], ...]:
-    """The frames whose replies were applied, prefill included, in the order of their replies."""
+    """Epoch, start and positions of each; a tree's nodes are positions too."""
     return tuple(
-        (record.epoch, record.start, record.positions_len)
-        for record in records
-        if record.outcome in ("prefill", "applied") and record.received_ns is not None
+        (record.epoch, record.start, record.positions_len) for record in applied_records(records)
     )
 
 
@@ -59,7 +66,12 @@ def account_of(records: Sequence[FrameRecord], digests: FrameDigests) -> Account
         roots = digests.roots([(epoch, start) for epoch, start, _ in frames])
     except MissingFrameError as error:
         raise JobError("attestation", f"coordinator: {error}") from error
-    return Account(frames, roots)
+    trees = {
+        (record.epoch, record.start): SentTree(record.parents, record.node_ids)
+        for record in applied_records(records)
+        if record.parents
+    }
+    return Account(frames, roots, trees)
 
 
 def check_statements(
@@ -85,6 +97,7 @@ def check_statements(
         last_root=account.roots.in_root,
         prompt_len=prompt_len,
         output_ids=output_ids,
+        trees=account.trees,
     )
     try:
         verify_job(signed, expected)

@@ -185,6 +185,7 @@ class Frame:
             draft_ns=self.draft_ns,
             spans=self.spans,
             parents=self.parents,
+            node_ids=self.node_ids,
         )
 
 
@@ -212,6 +213,7 @@ class FrameRecord:
     draft_ns: int = 0  # drafting and planning it, between the event that allowed it and its sending
     spans: tuple[Span, ...] = ()
     parents: tuple[int, ...] = ()  # of a tree's nodes, its last positions; -1: the root
+    node_ids: tuple[int, ...] = ()  # their tokens
 
     @property
     def unverified_len(self) -> int:

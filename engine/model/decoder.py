@@ -1,28 +1,45 @@
 """A contiguous range of decoder layers.
 
 Guarantees: a position's hidden states and logits have the same bits however positions are chunked,
-layers are split over stages, and whatever was computed and truncated before. Never knows about
-sockets, jobs or text.
+layers are split over stages, and whatever was computed and truncated before; a tree's node has
+those of a chain that ends in it. Never knows about sockets, jobs or text.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
 
 from engine.errors import JobError, ModelError
 from engine.model.attention_kernel import attention_kernel
-from engine.model.config import ModelConfig
+from engine.model.config import LayerKind, ModelConfig
 from engine.model.elementwise import rms_norm
 from engine.model.kv_cache import KVCache
-from engine.model.layer import KindTerms, PackedLayer, pack_layer, run_layer
+from engine.model.layer import AttentionCall, KindTerms, PackedLayer, pack_layer, run_layer
 from engine.model.linear import PackedWeight, kernel_for, linear, pack_f32
 from engine.model.masks import Masks
 from engine.model.rotary import rotations
 from engine.model.row_invariance import MAX_ROW_FLOOR
 from engine.model.sampling import greedy_ids
-from engine.model.span import NO_LIMITS, CacheLimits, Span
+from engine.model.span import NO_LIMITS, CacheLimits, Span, pass_len
+from engine.model.tree import Run, check_tree, reach_of, runs_of
 from engine.model.weights import ModelFiles, StageWeights, load_layers
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What came of a frame.
+
+    Attributes:
+        hidden: [T, H] float32, behind the last layer of the range.
+        taps: by layer of the model: [T, H] float32, what was behind it.
+    """
+
+    hidden: torch.Tensor
+    taps: dict[int, torch.Tensor]
 
 
 class Decoder:
@@ -41,6 +58,7 @@ class Decoder:
         self.masks = Masks(config.num_heads, config.num_kv_heads)
         # rows below the floor would round differently, so a short call is padded with zero rows
         self._row_floor = self.kernel.row_floor
+        self._pass_len = pass_len(config)
         num_positions = config.context_len + MAX_ROW_FLOOR  # padded rows have positions too
         self._rotations = {
             kind: rotations(rope, config.head_dim, num_positions)
@@ -105,33 +123,65 @@ class Decoder:
         rows = self._embedding[ids]
         return rows * self._embedding_scale if self.config.family.scales_embedding else rows
 
-    @torch.inference_mode()
-    def forward(self, hidden: torch.Tensor, start: int, cache: KVCache) -> torch.Tensor:
-        """Run the layers over consecutive positions.
-
-        Args:
-            hidden: input of the first layer of this range.
-            start: absolute position of the first row; the cache is truncated to it first.
-            cache: from `new_cache`, extended by T.
+    def forward(
+        self, hidden: torch.Tensor, start: int, cache: KVCache, parents: Sequence[int] = ()
+    ) -> torch.Tensor:
+        """Run the layers; what `run` does, without taps.
 
         Shapes:
             hidden: [T, H] float32 -> [T, H]
 
         Raises:
-            JobError: as `KVCache.begin`; `bad_shape` for other hidden states. A refused frame
+            JobError: as `run`.
+        """
+        return self.run(hidden, start, cache, parents).hidden
+
+    @torch.inference_mode()
+    def run(
+        self,
+        hidden: torch.Tensor,
+        start: int,
+        cache: KVCache,
+        parents: Sequence[int] = (),
+        tap_layers: Collection[int] = (),
+    ) -> Passed:
+        """Run the layers over consecutive positions, and the nodes of a tree behind them.
+
+        Args:
+            hidden: input of the first layer of this range.
+            start: absolute position of the first row; the cache is truncated to it first.
+            cache: from `new_cache`, extended by T, less the nodes.
+            parents: of the nodes, the last rows: see `engine.model.tree`.
+            tap_layers: whose output is wanted too; those outside the range are left out.
+
+        Shapes:
+            hidden: [T, H] float32
+
+        Raises:
+            JobError: as `KVCache.begin`; `bad_shape` for other hidden states; `bad_tree` for
+                parents that are no tree, or one that does not fit one pass. A refused frame
                 leaves the cache as it was.
         """
-        num_new = hidden.shape[0]
+        num_rows = hidden.shape[0]
         if hidden.shape[1:] != (self.config.hidden_size,) or hidden.dtype != torch.float32:
             expected = f"[T, {self.config.hidden_size}] float32"
             raise JobError("bad_shape", f"{expected} wanted, got {hidden.shape} {hidden.dtype}")
-        outputs = [
-            self._run_layers(hidden[span.start - start :][: span.num_new], span, cache)
-            for span in cache.begin(start, num_new)
-        ]
-        if not outputs:
-            return hidden
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        check_tree(parents, num_rows)
+        if parents and num_rows > self._pass_len:
+            raise JobError(
+                "bad_tree",
+                f"a tree's frame of {num_rows} rows; allowed: {self._pass_len}, with all before "
+                "the root in frames of their own",
+            )
+        runs = runs_of(parents, num_rows)
+        outputs = []
+        for span in cache.begin(start, reach_of(runs)):
+            offset = span.start - start
+            own_runs = [run.within(offset, span.num_new) for run in runs]
+            outputs.append(self._run_layers(hidden, start, own_runs, cache, tap_layers))
+        if parents:  # siblings overwrote each other: no node's keys may be taken for a path's
+            cache.truncate(start + num_rows - len(parents))
+        return _joined(outputs) if outputs else Passed(hidden, {})
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -156,16 +206,41 @@ class Decoder:
         """
         return greedy_ids(self.logits(hidden))
 
-    def _run_layers(self, hidden: torch.Tensor, span: Span, cache: KVCache) -> torch.Tensor:
-        rows = self._pad_rows(hidden)
-        terms = {}
-        for kind, view in span.views.items():
-            factors = self._rotations[kind][span.start : span.start + rows.shape[0]].unsqueeze(1)
-            masks = self.masks.of(span, view, rows.shape[0])
-            terms[kind] = KindTerms(view, span.num_new, factors, masks, self._attend)
+    def _run_layers(
+        self,
+        hidden: torch.Tensor,
+        start: int,
+        runs: Sequence[Run],
+        cache: KVCache,
+        tap_layers: Collection[int],
+    ) -> Passed:
+        """Run one pass: the rows of these runs."""
+        first_row, num_new = runs[0].first_row, sum(run.num_rows for run in runs)
+        rows = self._pad_rows(hidden[first_row : first_row + num_new])
+        lens = [run.num_rows for run in runs]
+        lens[-1] += rows.shape[0] - num_new  # the padding goes with the last run
+        parts = [cache.part(start + run.offset, run.num_rows) for run in runs]
+        terms = {kind: self._kind_terms(kind, parts, lens, num_new) for kind in self._rotations}
+        taps = {}
         for layer_idx, layer in enumerate(self._layers):
             rows = run_layer(layer, layer_idx, rows, terms[layer.kind], cache, self.config)
-        return rows[: span.num_new]
+            if self.layer_start + layer_idx in tap_layers:
+                taps[self.layer_start + layer_idx] = rows[:num_new]
+        return Passed(rows[:num_new], taps)
+
+    def _kind_terms(
+        self, kind: LayerKind, parts: Sequence[Span], lens: Sequence[int], num_new: int
+    ) -> KindTerms:
+        """What layers of a kind share, by the parts of a pass and their lengths with padding."""
+        calls, rotations, first_row = [], [], 0
+        for part, num_rows in zip(parts, lens, strict=True):
+            view, rows = part.views[kind], slice(first_row, first_row + num_rows)
+            masks = self.masks.of(part, view, num_rows)
+            calls.append(AttentionCall(rows, part.num_new, view, masks))
+            rotations.append(self._rotations[kind][part.start : part.start + num_rows])
+            first_row += num_rows
+        factors = rotations[0] if len(rotations) == 1 else torch.cat(rotations)
+        return KindTerms(tuple(calls), num_new, factors.unsqueeze(1), self._attend)
 
     def _pad_rows(self, hidden: torch.Tensor) -> torch.Tensor:
         missing = self._row_floor - hidden.shape[0]
@@ -182,3 +257,11 @@ class Decoder:
         self._final_norm = weights.final_norm
         if weights.head is not None:
             self._head = pack_f32(weights.head, self.kernel)
+
+
+def _joined(passes: Sequence[Passed]) -> Passed:
+    """The passes of one frame, one behind the other."""
+    if len(passes) == 1:
+        return passes[0]
+    taps = {layer: torch.cat([passed.taps[layer] for passed in passes]) for layer in passes[0].taps}
+    return Passed(torch.cat([passed.hidden for passed in passes]), taps)

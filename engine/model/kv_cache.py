@@ -109,6 +109,17 @@ class KVCache:
         self.truncate(start)
         return self._spans(start, end)
 
+    def part(self, start: int, num_new: int) -> Span:
+        """A part of the span at hand, with the keys that its own queries see.
+
+        Args:
+            start: absolute position of its first.
+            num_new: how many.
+        """
+        end = start + num_new
+        views = {kind: store.view(start, end) for kind, store in self._stores.items()}
+        return Span(start, num_new, views)
+
     def truncate(self, kv_len: int) -> None:
         """Forget every position from `kv_len` on.
 
@@ -155,8 +166,7 @@ class KVCache:
             for store in self._stores.values():
                 store.make_room(span_start, span_end, self._longest_len)
             self.kv_len = span_end
-            views = {kind: store.view(span_start, span_end) for kind, store in self._stores.items()}
-            yield Span(span_start, span_end - span_start, views)
+            yield self.part(span_start, span_end - span_start)
 
     def _check_start(self, start: int) -> None:
         if not 0 <= start <= self.kv_len:

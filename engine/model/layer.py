@@ -59,21 +59,36 @@ class PackedLayer:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """Rows of a pass at consecutive positions: a whole chain, or one run of a tree.
+
+    Attributes:
+        rows: which ones; the last call of a pass has the padding too.
+        num_new: rows that count.
+        view: their keys in the cache.
+        masks: as `attend` wants them.
+    """
+
+    rows: slice
+    num_new: int
+    view: KeyView
+    masks: list[torch.Tensor | None]
+
+
+@dataclass(frozen=True, slots=True)
 class KindTerms:
     """What the layers of one kind share in one pass.
 
     Attributes:
-        view: their keys in the cache.
+        calls: in row order; one overwrites what an earlier one wrote at its positions.
         num_new: rows that count; those behind are padding.
         rotations: [T, 1, D/2] complex64.
-        masks: as `attend` wants them.
         attend: this host's attention.
     """
 
-    view: KeyView
+    calls: tuple[AttentionCall, ...]
     num_new: int
     rotations: torch.Tensor
-    masks: list[torch.Tensor | None]
     attend: Attend
 
 
@@ -113,7 +128,7 @@ def run_layer(
     cache: KVCache,
     config: ModelConfig,
 ) -> torch.Tensor:
-    """Run one layer over consecutive positions.
+    """Run one layer over the rows of a pass.
 
     Args:
         layer: its weights.
@@ -128,9 +143,7 @@ def run_layer(
     """
     normed = rms_norm(rows, layer.attention_norm, config.rms_eps)
     heads = _project_heads(layer, normed, terms.rotations, config)
-    cache.write(layer_idx, terms.view, heads[: terms.num_new, config.num_heads :])
-    queries, keys_values = heads[:, : config.num_heads], cache.read(layer_idx, terms.view)
-    mixed = terms.attend(queries, keys_values, terms.masks, config.attention_scale)
+    mixed = _mix_heads(layer_idx, heads, terms, cache, config)
     rows = _add(rows, mixed, layer.attention_output, layer.attention_post_norm, config.rms_eps)
     normed = rms_norm(rows, layer.mlp_norm, config.rms_eps)
     activation = ACTIVATIONS[config.family.activation]
@@ -139,6 +152,25 @@ def run_layer(
     gate, up = linear(normed, layer.mlp.gate_up).chunk(2, dim=1)
     gated = activation(gate).mul_(up)
     return _add(rows, gated, layer.mlp.down, layer.mlp_post_norm, config.rms_eps)
+
+
+def _mix_heads(
+    layer_idx: int, heads: torch.Tensor, terms: KindTerms, cache: KVCache, config: ModelConfig
+) -> torch.Tensor:
+    """Write and attend call by call: what a row follows stands in the slots before its own.
+
+    Hiding siblings by a mask instead would scatter the keys of a path, and other bits come of that.
+
+    Shapes:
+        heads: [T, N + 2 G, D] -> [T, N D]
+    """
+    mixed = []
+    for call in terms.calls:
+        own = heads[call.rows]
+        cache.write(layer_idx, call.view, own[: call.num_new, config.num_heads :])
+        queries, keys_values = own[:, : config.num_heads], cache.read(layer_idx, call.view)
+        mixed.append(terms.attend(queries, keys_values, call.masks, config.attention_scale))
+    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
 
 def _project_heads(

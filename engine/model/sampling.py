@@ -10,6 +10,7 @@ Never knows about text or layers.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 
@@ -103,7 +104,7 @@ def greedy_ids(logits: torch.Tensor) -> list[int]:
     return ids
 
 
-def sample_ids(logits: torch.Tensor, first_position: int, params: SamplingParams) -> list[int]:
+def sample_ids(logits: torch.Tensor, positions: Sequence[int], params: SamplingParams) -> list[int]:
     """Choose one token for every row.
 
     The token at position t is the id with the largest `logit / temperature + g(seed, t, id)` among
@@ -111,9 +112,9 @@ def sample_ids(logits: torch.Tensor, first_position: int, params: SamplingParams
     candidates. The noise of an id does not depend on which others are candidates.
 
     Args:
-        logits: of consecutive positions.
-        first_position: the position of the token that row 0 chooses, one after the position that
-            computed the row. This answer position keys the noise: row j has `first_position + j`.
+        logits: one row a position.
+        positions: of the token that each row chooses, one after the position that computed the
+            row. This answer position keys the noise; nodes of a tree may have one in common.
         params: temperature 0 takes the path of `greedy_ids`.
 
     Shapes:
@@ -130,7 +131,7 @@ def sample_ids(logits: torch.Tensor, first_position: int, params: SamplingParams
     if params.temperature == 0:
         return greedy_ids(logits)
     ids = []
-    for position, row in enumerate(logits.numpy(), start=first_position):
+    for position, row in zip(positions, logits.numpy(), strict=True):
         peak = float(row.max())
         if not np.isfinite(peak):
             raise JobError(

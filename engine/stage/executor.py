@@ -1,7 +1,8 @@
 """A layer range's forward pass and its cache, as the stage process sees it.
 
-Guarantees: a frame at `start` truncates the cache to `start` and extends it; failures of one job
-are `JobError`s and leave the executor usable. Must never know sockets or frames.
+Guarantees: a frame at `start` truncates the cache to `start` and extends it, by no node of a tree;
+failures of one job are `JobError`s and leave the executor usable. Must never know sockets or
+frames.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from engine.model.decoder import Decoder
+from engine.model.decoder import Decoder, Passed
 from engine.model.sampling import greedy_ids
 from engine.model.span import NO_LIMITS, CacheLimits
 
@@ -36,8 +37,14 @@ class Executor(Protocol):
     def embed(self, ids: Sequence[int]) -> torch.Tensor:
         """First stage only: ids → hidden [T, H]."""
 
-    def forward(self, hidden: torch.Tensor, start: int) -> torch.Tensor:
-        """Run the layers: hidden [T, H] → [T, H]; raises `JobError`."""
+    def run(
+        self, hidden: torch.Tensor, start: int, parents: Sequence[int], tap_layers: Sequence[int]
+    ) -> Passed:
+        """Run the layers: hidden [T, H] → [T, H], and its own of the tapped ones.
+
+        Raises:
+            JobError: positions, states or `parents` (`engine.model.tree`) that cannot be.
+        """
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Last stage only: scores of the token after each row, hidden [T, H] → [T, V]."""
@@ -75,8 +82,20 @@ class DecoderExecutor:
     def embed(self, ids: Sequence[int]) -> torch.Tensor:
         return self._decoder.embed(torch.tensor(ids, dtype=torch.int64))
 
-    def forward(self, hidden: torch.Tensor, start: int) -> torch.Tensor:
-        return self._decoder.forward(hidden, start, self._cache)
+    def run(
+        self,
+        hidden: torch.Tensor,
+        start: int,
+        parents: Sequence[int] = (),
+        tap_layers: Sequence[int] = (),
+    ) -> Passed:
+        return self._decoder.run(hidden, start, self._cache, parents, tap_layers)
+
+    def forward(
+        self, hidden: torch.Tensor, start: int, parents: Sequence[int] = ()
+    ) -> torch.Tensor:
+        """What `run` does, without taps: all that a verifier's replica is asked."""
+        return self.run(hidden, start, parents).hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._decoder.logits(hidden)

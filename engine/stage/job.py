@@ -13,14 +13,16 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engine.errors import JobError, RemoteProtocolError
+from engine.errors import JobError
 from engine.model.sampling import sample_ids
+from engine.model.tree import answered_positions
 from engine.stage.account import JobAccount, StageFacts
 from engine.stage.evidence import answer_challenge
 from engine.stage.executor import Executor
+from engine.stage.frame_input import take_frame
 from engine.stage.job_levers import AppliedLevers, apply_levers
 from engine.transport.connection import WireUse
-from engine.transport.hidden_wire import pack_states, unpack_states
+from engine.transport.hidden_wire import pack_states
 from engine.transport.keep_warm import OFF
 from engine.transport.message import (
     AnyMessage,
@@ -34,6 +36,7 @@ from engine.transport.message import (
     Statement,
     Verify,
 )
+from engine.transport.taps import pack_taps
 from engine.trust.job_digests import JobDigests
 
 _LOGITS_DTYPE = torch.float16
@@ -128,7 +131,11 @@ class StageJob:
             outgoing.append(Forward(reset, {}))
         try:
             self._account.begin(reset)
-            self._applied = apply_levers(reset.levers, self._executor.weights)
+            self._applied = apply_levers(
+                reset.levers,
+                self._executor.weights,
+                self._executor.layer_end if self._executor.is_last else None,
+            )
         except JobError as error:
             outgoing.append(self._fail(error))
         return outgoing
@@ -223,36 +230,21 @@ class StageJob:
         self, verify: Verify, tensors: Mapping[str, torch.Tensor]
     ) -> tuple[list[int], dict[str, torch.Tensor]]:
         """Run the layers; returns the chosen ids (last stage) and the tensors that go on."""
-        if verify.answer_from < verify.start:
-            raise JobError("bad_frame", "answer_from lies before the frame's first position")
         applied = self._applied
         assert applied is not None, "a job that runs has applied its levers"
-        states = self._input_of(verify, tensors, applied.wire)
-        hidden = self._executor.forward(states, verify.start)
+        taken = take_frame(verify, tensors, self._executor, applied)
+        passed = self._executor.run(taken.states, verify.start, verify.parents, applied.tap_layers)
+        taps = {**taken.taps, **pack_taps(passed.taps, applied.tap_wire)}
         if not self._executor.is_last:
-            return [], pack_states({"hidden": hidden}, applied.wire)
-        answered = max(0, verify.start + verify.positions_len - verify.answer_from)
-        if not answered:
-            return [], {}
-        logits = self._executor.logits(hidden[-answered:])
-        first_position = verify.start + verify.positions_len - answered + 1
-        ids = sample_ids(logits, first_position, applied.sampling)
-        return ids, {"logits": logits.to(_LOGITS_DTYPE)} if applied.replies_logits else {}
-
-    def _input_of(
-        self, verify: Verify, tensors: Mapping[str, torch.Tensor], wire: str
-    ) -> torch.Tensor:
-        if self._executor.is_first:
-            if verify.ids is None or len(verify.ids) != verify.positions_len:
-                raise JobError("bad_frame", "the first stage needs one id a position")
-            return self._executor.embed(verify.ids)
-        try:
-            hidden = unpack_states(tensors, wire).get("hidden")
-        except RemoteProtocolError as error:
-            raise JobError("bad_frame", str(error)) from error
-        if hidden is None or hidden.dim() != 2 or hidden.shape[0] != verify.positions_len:
-            raise JobError("bad_frame", "a later stage needs hidden states, one row a position")
-        return hidden
+            return [], {**pack_states({"hidden": passed.hidden}, applied.wire), **taps}
+        positions = answered_positions(
+            verify.parents, verify.start, verify.positions_len, verify.answer_from
+        )
+        if not positions:
+            return [], taps
+        logits = self._executor.logits(passed.hidden[-len(positions) :])
+        ids = sample_ids(logits, positions, applied.sampling)
+        return ids, {"logits": logits.to(_LOGITS_DTYPE), **taps} if applied.replies_logits else taps
 
     def _next_frame(
         self,
@@ -278,6 +270,7 @@ class StageJob:
             positions_len=verify.positions_len,
             answer_from=verify.answer_from,
             spans=spans,
+            parents=verify.parents,
         )
         return Forward(onward, tensors)
 

@@ -22,7 +22,7 @@ NUM_DEVIATIONS = (
 def fault_of(
     logits: torch.Tensor,
     ids: Sequence[int],
-    first_position: int,
+    positions: Sequence[int],
     params: SamplingParams,
     threshold: float,
 ) -> str:
@@ -32,21 +32,21 @@ def fault_of(
     row's whole length would be no measure: in a large vocabulary any id is within e of it.
 
     Args:
-        logits: one's own, of consecutive positions.
+        logits: one's own.
         ids: the answer, one a row.
-        first_position: of the token that row 0 chooses.
+        positions: of the token that each row chooses.
         threshold: e.
 
     Shapes:
         logits: [T, V] float32
     """
-    chosen = sample_ids(logits, first_position, params)
-    for idx, (theirs, ours) in enumerate(zip(ids, chosen, strict=True)):
-        gap = _score_gap(logits[idx], theirs, ours, first_position + idx, params)
-        allowed = NUM_DEVIATIONS * threshold * float(logits[idx].double().square().mean().sqrt())
+    chosen = sample_ids(logits, positions, params)
+    for row, position, theirs, ours in zip(logits, positions, ids, chosen, strict=True):
+        gap = _score_gap(row, theirs, ours, position, params)
+        allowed = NUM_DEVIATIONS * threshold * float(row.double().square().mean().sqrt())
         if not gap <= allowed:
             return (
-                f"answers position {first_position + idx} with {theirs}; it is {ours}, ahead by "
+                f"answers position {position} with {theirs}; it is {ours}, ahead by "
                 f"{gap:.2e} where {allowed:.2e} is allowed"
             )
     return ""

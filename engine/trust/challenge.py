@@ -25,12 +25,13 @@ import torch
 
 from engine.errors import ConfigError, JobError, RemoteProtocolError
 from engine.model.sampling import SamplingParams
-from engine.transport.codec import decode_payload
+from engine.model.tree import answered_positions, check_root, check_tree
 from engine.transport.frame import Kind
 from engine.transport.hidden_wire import pack_states, unpack_states
 from engine.transport.message import Verify
 from engine.trust.answer_check import fault_of
 from engine.trust.attestation import FrameKey, StageStatement, frame_digest, root_of
+from engine.trust.frame_payload import key_of, states_of, verify_of
 from engine.trust.limits import Limits, first_beyond, first_coarse
 from engine.trust.sketch import NUM_SIGNS, SEED_LEN, Floats, relative_errors, sketch
 from engine.trust.verify import AttestationError
@@ -50,7 +51,9 @@ class Replica(Protocol):
 
     def reset(self) -> None: ...
     def embed(self, ids: Sequence[int]) -> torch.Tensor: ...
-    def forward(self, hidden: torch.Tensor, start: int) -> torch.Tensor: ...
+    def forward(
+        self, hidden: torch.Tensor, start: int, parents: Sequence[int] = ()
+    ) -> torch.Tensor: ...
     def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
 
 
@@ -173,7 +176,7 @@ def _received(
     if root != statements[stage_idx].in_root:
         raise AttestationError("evidence", "not the frames that it attested", stage_idx)
     try:
-        return {_key_of(payload): payload for payload in payloads}
+        return {key_of(payload): payload for payload in payloads}
     except RemoteProtocolError as error:
         raise AttestationError("evidence", str(error), stage_idx) from error
 
@@ -211,7 +214,9 @@ class _Check:
                 break
             try:
                 verify, states = self._input_of(payload)
-                hidden = self.replica.forward(states, verify.start)
+                check_tree(verify.parents, len(states))
+                check_root(verify.parents, verify.start, len(states), verify.answer_from)
+                hidden = self.replica.forward(states, verify.start, verify.parents)
             except (JobError, RemoteProtocolError) as error:
                 raise self._fault("evidence", key, str(error)) from error
             if key in left:
@@ -230,7 +235,7 @@ class _Check:
     def _input_of(self, payload: bytes) -> tuple[Verify, torch.Tensor]:
         if not self.replica.is_first:
             return states_of(payload, self.terms.wire)
-        verify, _ = _verify_of(payload)
+        verify, _ = verify_of(payload)
         return verify, self.replica.embed(verify.ids or ())
 
     def _compare(
@@ -254,13 +259,15 @@ class _Check:
     def _compare_ids(self, verify: Verify, hidden: torch.Tensor) -> None:
         key = (verify.epoch, verify.start)
         said = {(it.epoch, it.start): it.ids for it in self.statement.answers or ()}.get(key)
-        answered = max(0, verify.start + verify.positions_len - verify.answer_from)
-        if said is None or len(said) != answered:
+        positions = answered_positions(
+            verify.parents, verify.start, len(hidden), verify.answer_from
+        )
+        if said is None or len(said) != len(positions):
             raise self._fault("answers", key, "is not answered in the statement, or not in full")
-        if answered:
-            logits = self.replica.logits(hidden[-answered:])
-            first = verify.answer_from + 1
-            fault = fault_of(logits, said, first, self.terms.sampling, self.terms.limits.score)
+        if positions:
+            logits = self.replica.logits(hidden[-len(positions) :])
+            sampling, limit = self.terms.sampling, self.terms.limits.score
+            fault = fault_of(logits, said, positions, sampling, limit)
             if fault:
                 raise self._fault("recompute", key, fault)
 
@@ -274,26 +281,3 @@ def _are_one(theirs: Floats, seen: Floats) -> bool:
     if np.array_equal(theirs, seen, equal_nan=True):
         return True
     return bool(np.linalg.norm(theirs - seen) <= SAME_BYTES_ERROR * np.linalg.norm(seen))
-
-
-def _key_of(payload: bytes) -> FrameKey:
-    return (verify := _verify_of(payload)[0]).epoch, verify.start
-
-
-def _verify_of(payload: bytes) -> tuple[Verify, dict[str, torch.Tensor]]:
-    message, tensors = decode_payload(Kind.VERIFY, memoryview(bytearray(payload)))
-    assert isinstance(message, Verify), "the kind says so"
-    return message, tensors
-
-
-def states_of(payload: bytes, wire: str) -> tuple[Verify, torch.Tensor]:
-    """A frame between stages, and the states that it carries. Shapes: [T, H].
-
-    Raises:
-        RemoteProtocolError: it is none.
-    """
-    verify, tensors = _verify_of(payload)
-    states = unpack_states(tensors, wire).get("hidden")
-    if states is None:
-        raise RemoteProtocolError("a frame between stages has no hidden states")
-    return verify, states

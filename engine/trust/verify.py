@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.errors import ReceiptError
+from engine.model.tree import followed
 from engine.trust.attestation import (
     STATEMENT_TYPE,
+    Answer,
     FrameKey,
     StageStatement,
     open_envelope,
@@ -39,6 +41,19 @@ class AttestationError(ReceiptError):
 
 
 @dataclass(frozen=True, slots=True)
+class SentTree:
+    """The nodes of a frame, as the coordinator sent them.
+
+    Attributes:
+        parents: of each node an earlier one; -1 the root (`engine.model.tree`).
+        node_ids: token of each node.
+    """
+
+    parents: Sequence[int]
+    node_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Expected:
     """What the verifier knows by itself.
 
@@ -49,6 +64,8 @@ class Expected:
         first_root, last_root: over those frames as the coordinator sent and received them.
         output_ids: what the coordinator committed, the first at position `prompt_len`.
         used_nonces: of earlier jobs; a statement of one of them is a replay.
+        trees: of the frames that had one: answers are to the root and each node, so the verifier
+            must know the nodes to tell which of them are the output.
     """
 
     signers: Sequence[PublicIdentity]
@@ -62,6 +79,7 @@ class Expected:
     output_ids: Sequence[int]
     segment: int = 0
     used_nonces: frozenset[str] = field(default_factory=frozenset)
+    trees: Mapping[FrameKey, SentTree] = field(default_factory=dict)
 
 
 Known = Callable[[Expected, int], object]
@@ -218,11 +236,11 @@ def _check_output(statements: Sequence[StageStatement], expected: Expected) -> N
     """The committed output is what the last stage says that it answered."""
     last_idx, answers = len(statements) - 1, statements[-1].answers or ()
     # A position that was answered twice was refuted in between: the later answer stands.
-    answered = {
-        answer.answer_from + 1 + idx: token
-        for answer in answers
-        for idx, token in enumerate(answer.ids)
-    }
+    answered: dict[int, int] = {}
+    for answer in answers:
+        tree = expected.trees.get((answer.epoch, answer.start))
+        ids = answer.ids if tree is None else _chosen_ids(answer, tree, last_idx)
+        answered.update(enumerate(ids, start=answer.answer_from + 1))
     for position, token in enumerate(expected.output_ids, start=expected.prompt_len):
         if answered.get(position) != token:
             raise AttestationError(
@@ -231,6 +249,19 @@ def _check_output(statements: Sequence[StageStatement], expected: Expected) -> N
                 f"{token}",
                 last_idx,
             )
+
+
+def _chosen_ids(answer: Answer, tree: SentTree, stage_idx: int) -> list[int]:
+    """What the answers to a tree come to: the root's, and those of the nodes that were right."""
+    if not len(answer.ids) - 1 == len(tree.parents) == len(tree.node_ids):
+        raise AttestationError(
+            "answers",
+            f"{len(answer.ids)} answers to frame (epoch {answer.epoch}, start {answer.start}); it "
+            f"had a root and {len(tree.parents)} nodes of {len(tree.node_ids)} tokens",
+            stage_idx,
+        )
+    path = followed(tree.parents, tree.node_ids, answer.ids)
+    return [answer.ids[0], *(answer.ids[idx + 1] for idx in path)]
 
 
 # In this order; each is a fault that no other one sees (tests/trust/test_verify.py).

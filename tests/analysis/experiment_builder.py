@@ -61,6 +61,7 @@ def prefill_frame(num_stages: int = 4, reply_bytes: int = 100) -> FrameRow:
         spans=[StageSpan(queue_ns=50_000, compute_ns=40_000_000, span_ns=40_060_000)] * num_stages,
         frontier=PROMPT_LEN,
         parents=[],
+        node_ids=[],
         draft_ns=0,
     )
 

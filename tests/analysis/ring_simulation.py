@@ -164,6 +164,7 @@ class PretendedRing:
             frontier=frame.frontier,
             draft_ns=frame.draft_ns,
             parents=[],
+            node_ids=[],
         )
 
     def _spans(self, frame: SentFrame) -> list[StageSpan]:

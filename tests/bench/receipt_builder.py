@@ -234,7 +234,9 @@ def frame_row(record: FrameRecord) -> FrameRow:
     if record.outcome == "stale":
         columns["draft_len"] = 0  # DESIGN section 5: k, a and tested of a stale frame are 0
     sent_bytes = 40 + 4 * record.positions_len
-    return FrameRow(**{**columns, "spans": [], "sent_bytes": sent_bytes, "parents": []})
+    return FrameRow(
+        **{**columns, "spans": [], "sent_bytes": sent_bytes, "parents": [], "node_ids": []}
+    )
 
 
 def observed_stages(plan: Plan, arm: str) -> list[StageObserved]:

@@ -26,7 +26,6 @@ from engine.model.sampling import (
     candidate_ids,
     greedy_ids,
     noise_uniforms,
-    sample_ids,
 )
 
 FALSE_ALARM = 1e-6
@@ -46,6 +45,11 @@ PARAMS = st.builds(
     seed=st.integers(0, 2**64 - 1),
 )
 POSITIONS = st.integers(1, 2**40)
+
+
+def sample_ids(logits, first: int, params: SamplingParams) -> list[int]:
+    """Of consecutive positions."""
+    return sampling.sample_ids(logits, range(first, first + len(logits)), params)
 
 
 def one_row(values) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """A ring of real stage services over real sockets whose model is an oracle.
 
 The oracle's "hidden states" are the token ids themselves and its next token is a pure function of
-the tokens before, so every position that the ring computes wrongly shows as a wrong id. Test-only.
+the tokens before, so every position that the ring computes wrongly shows as a wrong id; its taps
+say of which layer, position and token they are. Test-only.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from engine.coordinator.attested import Pinned
 from engine.coordinator.ring_links import RingAddresses
 from engine.coordinator.session import Session
 from engine.errors import JobError
+from engine.model.decoder import Passed
 from engine.source import engine_source_digest
 from engine.stage.config import StageConfig, Successor
 from engine.stage.job import StageIdentity
@@ -30,6 +32,7 @@ from engine.trust.identity import Identity
 CONTEXT_LEN = 400
 VOCAB_SIZE = 32
 HIDDEN_LEN = 64
+TAP_BITS = 16  # each of layer, position and token
 Truth = Callable[[Sequence[int]], int]
 
 
@@ -74,6 +77,7 @@ class OracleExecutor:
         self._delay_s = delay_s
         self._random = random.Random(stage_idx)
         self._tokens: list[int] = []
+        self._paths: list[list[int]] = []  # of the last frame's rows, each with its own token
 
     def reset(self) -> None:
         self._tokens = []
@@ -81,23 +85,54 @@ class OracleExecutor:
     def embed(self, ids: Sequence[int]) -> torch.Tensor:
         return torch.tensor(ids, dtype=torch.float32).reshape(-1, 1).expand(-1, HIDDEN_LEN)
 
-    def forward(self, hidden: torch.Tensor, start: int) -> torch.Tensor:
+    def run(
+        self,
+        hidden: torch.Tensor,
+        start: int,
+        parents: Sequence[int] = (),
+        tap_layers: Sequence[int] = (),
+    ) -> Passed:
         if start > len(self._tokens):
             raise JobError("kv_gap", f"start {start} is past {len(self._tokens)}")
         ids = [round(float(value)) for value in hidden[:, 0]]  # a lossy wire may be a little off
         if self.fail_at is not None and start <= self.fail_at < start + len(ids):
             raise JobError("planted", f"position {self.fail_at}")
-        self._tokens = [*self._tokens[:start], *ids]
+        trunk_len = len(ids) - len(parents)
+        self._tokens = [*self._tokens[:start], *ids[:trunk_len]]
+        self._paths = [self._tokens[: start + idx + 1] for idx in range(trunk_len)]
+        for parent, token in zip(parents, ids[trunk_len:], strict=True):
+            self._paths.append([*self._paths[trunk_len + parent], token])
         if self._delay_s:
             time.sleep(self._random.random() * self._delay_s)
-        return hidden
+        taps = {
+            layer: torch.stack([tap_row(layer, len(path) - 1, path[-1]) for path in self._paths])
+            for layer in tap_layers
+            if self.layer_start <= layer < self.layer_end
+        }
+        return Passed(hidden, taps)
+
+    def forward(
+        self, hidden: torch.Tensor, start: int, parents: Sequence[int] = ()
+    ) -> torch.Tensor:
+        return self.run(hidden, start, parents).hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        first = len(self._tokens) - hidden.shape[0]
         scores = torch.zeros(hidden.shape[0], self.vocab_size)
-        for row, idx in enumerate(range(first, len(self._tokens))):
-            scores[row, self._truth(self._tokens[: idx + 1])] = 1.0
+        for row, path in enumerate(self._paths[len(self._paths) - hidden.shape[0] :]):
+            scores[row, self._truth(path)] = 1.0
         return scores
+
+
+def tap_row(layer_idx: int, position: int, token: int) -> torch.Tensor:
+    """A tap that says where it was taken: bits, which the fp8 wire brings back too; [H]."""
+    word = layer_idx | position << TAP_BITS | token << 2 * TAP_BITS
+    return torch.tensor([1.0 if word >> bit & 1 else -1.0 for bit in range(HIDDEN_LEN)])
+
+
+def read_tap(row: torch.Tensor) -> tuple[int, int, int]:
+    """Layer, position and token of a tap, off whatever wire."""
+    word = sum(1 << bit for bit, value in enumerate(row.tolist()) if value > 0)
+    return tuple(word >> TAP_BITS * idx & (1 << TAP_BITS) - 1 for idx in range(3))
 
 
 class OracleRing:

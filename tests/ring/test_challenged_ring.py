@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-import torch
 from oracle_ring import OracleExecutor, OracleRing, repetitive_truth
 
 from engine.coordinator.challenged import terms_of
 from engine.coordinator.job import JobRequest, JobResult, make_levers
 from engine.coordinator.session import Session
 from engine.errors import ConfigError
+from engine.model.decoder import Passed
 from engine.stage import evidence
 from engine.transport.message import EvidenceReport
 from engine.trust import frame_digests
@@ -83,14 +84,15 @@ def test_a_drawn_few_are_enough(ring: Ring) -> None:
 
 def alters(executor: OracleExecutor) -> None:
     """The ids stay what they are: nothing but a recompute can tell."""
-    forward = executor.forward
+    run = executor.run
 
-    def other(hidden: torch.Tensor, start: int) -> torch.Tensor:
-        sent = forward(hidden, start).clone()
+    def other(*words: Any) -> Passed:
+        passed = run(*words)
+        sent = passed.hidden.clone()
         sent[-1, 17] += 0.2
-        return sent
+        return replace(passed, hidden=sent)
 
-    executor.forward = other  # type: ignore[method-assign]
+    executor.run = other  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("stage_idx", [0, MIDDLE])

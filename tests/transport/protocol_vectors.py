@@ -31,6 +31,7 @@ from engine.transport.message import (
 )
 from engine.transport.noise import NoiseXXpsk3, Side
 from engine.transport.seal import SUITES, AeadSuite, Cipher, FrameOpener, FrameSealer, FrameSuite
+from engine.transport.taps import pack_taps
 from engine.transport.tensor import storage_view
 
 Vectors = dict[str, bytes]
@@ -84,6 +85,22 @@ PLAIN_FRAMES: dict[str, tuple[AnyMessage, Tensors]] = {
     ),
     "verify-f32": (ONWARD, pack_states({"hidden": STATES}, "f32")),
     "verify-fp8": (ONWARD, pack_states({"hidden": STATES}, "fp8")),
+    "verify-tree": (
+        Verify(
+            job=7,
+            epoch=1,
+            start=300,
+            positions_len=5,
+            answer_from=301,
+            ids=(5, 6, 7, 8, 9),
+            parents=(-1, 0, -1),
+        ),
+        {},
+    ),
+    "verify-taps": (
+        ONWARD,
+        {**pack_states({"hidden": STATES}, "f32"), **pack_taps({2: STATES}, "fp8")},
+    ),
     "reply": (
         Reply(
             job=7,

@@ -61,7 +61,7 @@ NOT_FOR_PEERS = {
 }
 DEADLINES = {
     *("defaults.REPLY_TIMEOUT_S", "defaults.PREFILL_TIMEOUT_S"),
-    *("defaults.DEPTH_MAX", "defaults.DRAFT_LEN_MAX"),
+    *("defaults.DEPTH_MAX", "defaults.DRAFT_LEN_MAX", "defaults.TREE_NODES_MAX"),
 }
 ARRAYS, LENIENT = {StageSpan, TensorMeta}, {Hello, HelloAck}
 STRUCTS: list[type[msgspec.Struct]] = [*KIND_OF, Sampling, Levers, StageSpan, TensorMeta]
