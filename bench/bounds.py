@@ -80,7 +80,7 @@ def knowing(request: JobRequest, output_ids: Sequence[int]) -> JobRequest:
             ),
         )
     if request.levers.drafter == ORACLE:
-        request = replace(request, make_drafter=lambda levers: OracleDrafter(output_ids))
+        request = replace(request, make_drafter=lambda levers, means: OracleDrafter(output_ids))
     return request
 
 

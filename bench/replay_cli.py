@@ -28,7 +28,7 @@ from bench.ring_model import RingShape
 from bench.schema import Receipt
 from bench.study_record import make_study, write_study
 from bench.traces import Recorded, Trace, fit_ring, load_recorded
-from engine.coordinator.job import JobRequest
+from engine.coordinator.job import DraftMeans, JobRequest
 from engine.coordinator.policy import FixedK
 from engine.coordinator.ring_cost import RingCost
 from engine.draft.registry import make_drafter
@@ -60,7 +60,7 @@ class WarmReplays:
         request = JobRequest(trace.prompt_ids, levers, trace.eos_ids, "00")
         request = knowing(request, trace.output_ids)
         policy = request.make_policy(levers, self.cost)
-        drafter = request.make_drafter(levers)
+        drafter = request.make_drafter(levers, DraftMeans(self.cost))
         return replay(trace, self.shape, policy, drafter, levers.depth, cost=self.cost)
 
     def run_fixed(self, trace: Trace, draft_len: int, depth: int) -> Replayed:

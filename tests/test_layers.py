@@ -70,7 +70,10 @@ SANS_IO = {
             "train_times",
         )
     ),
-    *(f"engine.draft.{name}" for name in ("drafter", "degrade", "ngram", "ready", "filled", "tree")),
+    *(
+        f"engine.draft.{name}"
+        for name in ("drafter", "degrade", "ngram", "ready", "filled", "tree", "hybrid", "eagle")
+    ),
     "engine.coordinator.router",
     "engine.model.tree",
 }

@@ -1,4 +1,4 @@
-"""Fit the head to texts: batches in a fixed order, resumable, with a row now and then of how it does.
+"""Fit the head to texts: fixed order of batches, resumable, a row now and then of how it does.
 
 Guarantees: what a step sees is a function of the texts, the seed and the step's number; a run that
 was stopped goes on from its last checkpoint with the same bits on the same machine; held-out texts

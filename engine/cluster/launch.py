@@ -25,6 +25,7 @@ from engine.cluster.ring_keys import deal_keys
 from engine.coordinator.attested import Pinned
 from engine.coordinator.ring_links import Address, RingAddresses
 from engine.coordinator.session import Session
+from engine.draft.head import ShippedHead
 from engine.errors import ConfigError, LinkClosedError, unknown_name
 from engine.model.layer_plan import check_layer_plan
 from engine.model.linear import KERNELS
@@ -133,6 +134,7 @@ class LocalRing:
                 f"{spec.num_stages} were asked for"
             )
         self._emulator = emulator or DirectLinks()
+        self._head = ShippedHead(self.files)
         self._keys = deal_keys(spec.num_stages, spec.suite, spec.cluster_secret_path)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._addresses: RingAddresses | None = None
@@ -155,7 +157,9 @@ class LocalRing:
         pinned = None
         if self.spec.signs:
             pinned = Pinned(tuple(self.signers()), config.num_layers, self.files.model_digest)
-        return Session(self._addresses, self._keys.coordinator(), config.context_len, pinned)
+        return Session(
+            self._addresses, self._keys.coordinator(), config.context_len, pinned, self._head
+        )
 
     def signers(self) -> list[PublicIdentity]:
         """The stages' public keys, in ring order.

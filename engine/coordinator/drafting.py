@@ -12,16 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from engine.coordinator.job import JobRequest
+from engine.coordinator.job import DraftMeans, JobRequest
 from engine.coordinator.records import Action, CancelDraft, FeedTaps, RequestDraft
 from engine.coordinator.rounds import RoundMachine
-from engine.draft.degrade import DegradingDrafter
-from engine.draft.drafter import DraftFate
-from engine.errors import RemoteProtocolError, shown
-from engine.transport.hidden_wire import unpack_states
-
-TAP_PREFIX = "tap."
-SHOWN_LEN = 200  # characters of a peer's names in an error
+from engine.draft.degrade import DegradingDrafter, FailedDrafter
+from engine.draft.drafter import Drafter, DraftFate
+from engine.errors import LonghaulError
+from engine.transport.taps import split_taps, unpack_taps
 
 
 class Drafting:
@@ -36,13 +33,19 @@ class Drafting:
     """
 
     def __init__(
-        self, request: JobRequest, clock_ns: Callable[[], int] = time.monotonic_ns
+        self,
+        request: JobRequest,
+        means: DraftMeans,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         levers = request.levers
         self.draft_ns = self.prepare_ns = 0
-        self._drafter = DegradingDrafter(
-            request.make_drafter(levers), levers.min_match_len, clock_ns
-        )
+        drafter: Drafter
+        try:
+            drafter = request.make_drafter(levers, means)
+        except LonghaulError as error:
+            drafter = FailedDrafter(levers.drafter, error)
+        self._drafter = DegradingDrafter(drafter, levers.min_match_len, clock_ns)
         self._tap_layers = levers.tap_layers
         self._tap_wire = levers.tap_wire
         self._clock_ns = clock_ns
@@ -109,7 +112,8 @@ class Drafting:
 
     def _feed(self, action: FeedTaps, tensors: Mapping[str, torch.Tensor]) -> None:
         before_ns = self._clock_ns()
-        taps = self._taps_in(tensors, action.positions_len)
+        tapped = split_taps(tensors)[1]
+        taps = unpack_taps(tapped, self._tap_layers, self._tap_wire, action.positions_len)
         rows = list(action.rows)
         self._drafter.feed(action.start, {layer: taps[layer][rows] for layer in taps})
         self._spend(before_ns)
@@ -125,18 +129,3 @@ class Drafting:
         spent_ns = self._clock_ns() - before_ns
         self.draft_ns += spent_ns
         self._frame_ns += spent_ns
-
-    def _taps_in(
-        self, tensors: Mapping[str, torch.Tensor], positions_len: int
-    ) -> dict[int, torch.Tensor]:
-        tapped = {name: rows for name, rows in tensors.items() if name.startswith(TAP_PREFIX)}
-        taps = unpack_states(tapped, self._tap_wire)
-        wanted = {f"{TAP_PREFIX}{layer}": layer for layer in self._tap_layers}
-        forms = {tuple(tensor.shape) for tensor in taps.values()}
-        if taps.keys() != wanted.keys() or len(forms) != 1:
-            found = shown(", ".join(f"{name} {list(taps[name].shape)}" for name in taps), SHOWN_LEN)
-            raise RemoteProtocolError(f"a reply with taps [{found}]; asked for {list(wanted)}")
-        num_rows = next(iter(forms))[0]
-        if num_rows != positions_len:
-            raise RemoteProtocolError(f"taps of {num_rows} rows; the frame has {positions_len}")
-        return {layer: taps[name] for name, layer in wanted.items()}

@@ -16,7 +16,12 @@ from engine.coordinator.policies import POLICIES, make_policy, resolve_policy_pa
 from engine.coordinator.policy import DraftPolicy
 from engine.coordinator.records import FinishReason, FrameRecord, Standing, never_stops
 from engine.coordinator.ring_cost import RingCost
+from engine.coordinator.router import LoopRouter, lengths_up_to
+from engine.coordinator.survival import Survival, load_prior
 from engine.draft.drafter import Drafter
+from engine.draft.head import EagleHead
+from engine.draft.head_file import HeadFacts
+from engine.draft.ngram import NgramDrafter
 from engine.draft.registry import drafter_kind, make_drafter, resolve_drafter_params
 from engine.errors import ConfigError, JobError, unknown_name
 from engine.model.sampling import SamplingParams
@@ -58,22 +63,13 @@ def make_levers(
     """
     params = resolve_policy_params(policy, policy_params or {})
     draft_len, depth = _lengths(policy, draft_len, depth)
-    drafter_params = resolve_drafter_params(drafter, drafter_params or {})
-    make_drafter(drafter, min_match_len, drafter_params)
-    SamplingParams.parse(temperature, top_k, top_p, sampling_seed)
-    _check_name("numeric configuration", numeric_config, NUMERIC_CONFIGS)
-    _check_name("reply", reply, REPLIES)
-    _check_name("wire of taps", tap_wire, WIRES)
-    _check("prefill_chunk", prefill_chunk, 1, 4096)
-    _check("max_new_tokens", max_new_tokens, 1, 2**20)
-    check_interval(keepwarm_ms)
-    return Levers(
+    levers = Levers(
         policy=policy,
         policy_params=params,
         draft_len=draft_len,
         depth=depth,
         drafter=drafter,
-        drafter_params=drafter_params,
+        drafter_params=resolve_drafter_params(drafter, drafter_params or {}),
         min_match_len=min_match_len,
         prefill_chunk=prefill_chunk,
         max_new_tokens=max_new_tokens,
@@ -85,6 +81,20 @@ def make_levers(
         tap_layers=drafter_kind(drafter).tap_layers(),
         tap_wire=tap_wire,
     )
+    _check_values(levers)
+    return levers
+
+
+def _check_values(levers: Levers) -> None:
+    NgramDrafter(levers.min_match_len)  # which n-grams it would believe is checked there
+    asked = levers.sampling
+    SamplingParams.parse(asked.temperature, asked.top_k, asked.top_p, asked.seed)
+    _check_name("numeric configuration", levers.numeric_config, NUMERIC_CONFIGS)
+    _check_name("reply", levers.reply, REPLIES)
+    _check_name("wire of taps", levers.tap_wire, WIRES)
+    _check("prefill_chunk", levers.prefill_chunk, 1, 4096)
+    _check("max_new_tokens", levers.max_new_tokens, 1, 2**20)
+    check_interval(levers.keepwarm_ms)
 
 
 def _lengths(policy: str, draft_len: int | None, depth: int | None) -> tuple[int, int]:
@@ -112,9 +122,35 @@ def policy_by_name(levers: Levers, cost: RingCost) -> DraftPolicy:
     return make_policy(levers.policy, levers.draft_len, levers.policy_params, levers.depth, cost)
 
 
-def drafter_by_name(levers: Levers) -> Drafter:
-    """The drafter that the levers name."""
-    return make_drafter(levers.drafter, levers.min_match_len, levers.drafter_params)
+@dataclass(frozen=True, slots=True)
+class DraftMeans:
+    """What a drafter may be made with, besides levers.
+
+    Attributes:
+        cost: what frames cost on this ring.
+        head: the learned head; None: this session has no target's files to run one with.
+    """
+
+    cost: RingCost = field(default_factory=RingCost)
+    head: Callable[[], EagleHead] | None = None
+
+
+def drafter_by_name(levers: Levers, means: DraftMeans) -> Drafter:
+    """The drafter that the levers name.
+
+    Raises:
+        ModelError: it needs a head, and there is none for this target.
+    """
+
+    def router(facts: HeadFacts) -> LoopRouter:
+        lengths = lengths_up_to(levers.draft_len, levers.policy == "planner")
+        confidence = [count / 1e6 for count in facts.confidence]
+        survival = Survival(load_prior())
+        return LoopRouter(survival, means.cost, lengths, levers.depth, confidence)
+
+    return make_drafter(
+        levers.drafter, levers.min_match_len, levers.drafter_params, means.head, router
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +172,7 @@ class JobRequest:
     should_stop: Callable[[Sequence[int]], bool] = never_stops
     on_logits: Callable[[int, torch.Tensor], None] | None = None
     make_policy: Callable[[Levers, RingCost], DraftPolicy] = policy_by_name
-    make_drafter: Callable[[Levers], Drafter] = drafter_by_name
+    make_drafter: Callable[[Levers, DraftMeans], Drafter] = drafter_by_name
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from engine.coordinator.acknowledgements import check_acks
 from engine.coordinator.attested import Pinned
 from engine.coordinator.committed_logits import committed_rows
 from engine.coordinator.drafting import Drafting
-from engine.coordinator.job import JobRequest, JobResult, OnCommit
+from engine.coordinator.job import DraftMeans, JobRequest, JobResult, OnCommit
 from engine.coordinator.job_end import complete, frames_to_attest, hold_statements
 from engine.coordinator.records import (
     Action,
@@ -29,7 +29,6 @@ from engine.coordinator.records import (
     SendFrame,
     Span,
 )
-from engine.coordinator.ring_cost import RingCost
 from engine.coordinator.ring_links import Event, RingLinks
 from engine.coordinator.rounds import RoundMachine
 from engine.errors import (
@@ -56,7 +55,7 @@ class JobRun:
 
     Args:
         job: its number, another one than the last job's.
-        cost: what frames cost on this ring, for the policies that ask; kept over jobs.
+        means: what the drafter and the policy may ask; kept over jobs.
         on_commit: called with newly committed ids, after the frames they allow were sent, and with
             what counts where the job stands.
         pinned: whom an attested job must be signed by.
@@ -67,7 +66,7 @@ class JobRun:
         links: RingLinks,
         job: int,
         request: JobRequest,
-        cost: RingCost,
+        means: DraftMeans,
         on_commit: OnCommit,
         pinned: Pinned | None = None,
     ) -> None:
@@ -78,8 +77,8 @@ class JobRun:
         self._pinned = pinned
         self._result = JobResult()
         levers = request.levers
-        self._drafting = Drafting(request)
-        policy = request.make_policy(levers, cost)
+        self._drafting = Drafting(request, means)
+        policy = request.make_policy(levers, means.cost)
         limits = RoundLimits(
             max_new_tokens=levers.max_new_tokens,
             eos_ids=request.eos_ids,
@@ -96,7 +95,7 @@ class JobRun:
             limits,
             policy,
             request.should_stop,
-            cost.measure,
+            means.cost.measure,
             self._drafting.observe,
         )
         self._acks: dict[int, ResetAck] = {}

@@ -248,5 +248,6 @@ class RoundMachine:
                     record.sent_len,
                     record.accepted_len,
                     record.tested_len,
+                    record.unverified_len,
                 )
             )

@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 
 from engine.coordinator.attested import Pinned
 from engine.coordinator.challenged import check_replicas
-from engine.coordinator.job import JobRequest, JobResult, OnCommit
+from engine.coordinator.job import DraftMeans, JobRequest, JobResult, OnCommit
 from engine.coordinator.job_run import JobRun
 from engine.coordinator.records import Standing
 from engine.coordinator.ring_cost import RingCost
 from engine.coordinator.ring_links import RingAddresses, RingLinks
+from engine.draft.head import EagleHead
 from engine.errors import ConfigError, JobError, LinkClosedError, RemoteProtocolError
 from engine.transport.credentials import Credentials
 from engine.transport.message import Challenge
@@ -33,6 +34,7 @@ class Session:
     Args:
         context_len: positions the model can hold.
         pinned: whom attested jobs must be signed by; None: they are refused.
+        head: what learned drafters draft with; None: they fall back to n-grams.
 
     Raises:
         LinkClosedError: a stage cannot be reached or refuses.
@@ -44,12 +46,14 @@ class Session:
         credentials: Credentials,
         context_len: int,
         pinned: Pinned | None = None,
+        head: Callable[[], EagleHead] | None = None,
     ) -> None:
         self._links = RingLinks(addresses, credentials)
         self._context_len = context_len
         self._pinned = pinned
         self._nonces: set[str] = set()  # of attested jobs
-        self._cost = RingCost()  # learned by one job, used by the next
+        # What a job learns of the ring's cost, the next one uses; so a head that is ready.
+        self._means = DraftMeans(RingCost(), head)
         # Wall-clock milliseconds: likely no other coordinator's numbers. Their order means nothing.
         self._last_job = time.time_ns() // 1_000_000
         self.usable = True
@@ -86,7 +90,7 @@ class Session:
             self.usable = False
             return JobResult(failure=JobError("link_lost", str(error)), ring_usable=False)
         result = JobRun(
-            self._links, self._last_job, request, self._cost, on_commit, self._pinned
+            self._links, self._last_job, request, self._means, on_commit, self._pinned
         ).execute()
         result.uncorrelated += self._links.take_num_stray()  # since the last job
         self.usable = result.ring_usable

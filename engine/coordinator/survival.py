@@ -19,11 +19,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-
-from engine.coordinator.records import FrameRecord
 
 PRIOR_PATH = Path(__file__).resolve().parent / "prior.json"
 # A bucket begins at each.
@@ -96,6 +95,21 @@ def chances(odds: float) -> Floats:
     return np.asarray(1.0 / (1.0 + np.exp(-(odds + SHIFTS))))
 
 
+class TestedDraft(Protocol):
+    """What is learned from: a round's record, or a drafter's account of it."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def match_len(self) -> int: ...
+    @property
+    def unverified_len(self) -> int: ...
+    @property
+    def accepted_len(self) -> int: ...
+    @property
+    def tested_len(self) -> int: ...
+
+
 class Survival:
     """Online estimates for one job."""
 
@@ -105,7 +119,7 @@ class Survival:
         self._weights: dict[tuple[str, str], Floats] = {}
         self._is_opening = True
 
-    def observe(self, record: FrameRecord) -> None:
+    def observe(self, record: TestedDraft) -> None:
         """One round; its tested drafts in order."""
         match_len = verified_match(record.match_len, record.unverified_len)
         for idx in range(record.tested_len):

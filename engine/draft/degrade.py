@@ -29,6 +29,19 @@ def with_ready(drafter: Drafter) -> Drafter:
     return ReadyDrafts(drafter, 2 * DRAFT_LEN_MAX) if drafter.goes_on else drafter
 
 
+class FailedDrafter(Drafter):
+    """One that could not be made: it fails at once, for the reason why."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        self.name, self._error = name, error
+
+    def begin(self, prompt_ids: Sequence[int]) -> None:
+        raise self._error
+
+    def draft(self, speculative: Sequence[int], max_len: int, is_idle: bool) -> Draft:
+        raise self._error
+
+
 class DegradingDrafter(Drafter):
     """See the module's header.
 

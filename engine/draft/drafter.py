@@ -48,6 +48,7 @@ class DraftFate:
     sent_len: int
     accepted_len: int
     tested_len: int  # accepted_len, and one more if a token was refuted
+    unverified_len: int = 0  # drafts before its own whose fate was open when it was sent
 
 
 class Drafter(ABC):

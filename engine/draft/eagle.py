@@ -14,6 +14,7 @@ import torch
 
 from engine.draft.drafter import NO_DRAFT, Draft, Drafter
 from engine.draft.head import EagleHead
+from engine.draft.head_file import HeadFacts
 from engine.draft.tree import Choice, DraftTree, TreeLimits, grow_tree
 from engine.errors import ModelError
 
@@ -39,6 +40,11 @@ class EagleDrafter(Drafter):
         self._committed: list[int] = []
         self._features = torch.zeros(0, head.facts.shape.hidden_size)  # of positions 0 …
         self._last = torch.zeros(0)  # output of the last verified slot, [1, H]
+
+    @property
+    def facts(self) -> HeadFacts:
+        """What the head's file says."""
+        return self._head.facts
 
     def begin(self, prompt_ids: Sequence[int]) -> None:
         """Start a job."""

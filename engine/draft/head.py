@@ -12,14 +12,17 @@ Source: Li et al. 2025, EAGLE-3.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch.nn import functional
 
-from engine.draft.head_file import VOCAB_TENSOR, HeadFile
+from engine.draft.head_file import DEFAULT_HEAD, VOCAB_TENSOR, HeadFile, load_head
+from engine.errors import ModelError
 from engine.model.config import Rope
 from engine.model.linear import kernel_for, linear, linear_add, pack_f32
 from engine.model.rotary import rotations
+from engine.model.weights import ModelFiles, load_layers
 
 _FIRST_CAPACITY_LEN = 512
 
@@ -176,6 +179,37 @@ class EagleHead:
     def _make_room(self, num_slots: int) -> None:
         while num_slots > self._store.shape[2]:
             self._store = torch.cat([self._store, torch.zeros_like(self._store)], dim=2)
+
+
+class ShippedHead:
+    """The head that comes with the engine, made ready once, for one target.
+
+    Args:
+        files: of the target.
+        path: of the head.
+    """
+
+    def __init__(self, files: ModelFiles, path: Path = DEFAULT_HEAD) -> None:
+        self._files, self._path = files, path
+        self._ready: EagleHead | None = None
+
+    def __call__(self) -> EagleHead:
+        """The head; one job at a time uses it.
+
+        Raises:
+            ModelError: it is missing, damaged, or of another target.
+        """
+        if self._ready is None:
+            file = load_head(self._path)
+            if file.facts.model_digest != self._files.model_digest:
+                raise ModelError(
+                    f"{self._path.name} drafts for model {file.facts.model_digest[:16]}, not for "
+                    f"{self._files.model_digest[:16]}; train one for it: python -m bench.train"
+                )
+            weights = load_layers(self._files, 0, 0, with_embed=True, with_head=False)
+            assert weights.embedding is not None, "asked for"
+            self._ready = EagleHead(file, weights.embedding, self._files.config.context_len)
+        return self._ready
 
 
 def _rotate(heads: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:

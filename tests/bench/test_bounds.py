@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from bench.bounds import CLAIRVOYANT, ORACLE, Clairvoyant, KnownOutlook, OracleDrafter, knowing
-from engine.coordinator.job import JobRequest, make_levers
+from engine.coordinator.job import DraftMeans, JobRequest, make_levers
 from engine.coordinator.planner import HORIZON
 from engine.coordinator.policies import POLICIES
 from engine.coordinator.policy import Situation
@@ -161,7 +161,7 @@ def test_the_answer_goes_to_what_asks_for_it_and_nowhere_else(policy: str, draft
     made = told.make_policy(levers, cost)
     assert isinstance(made, Clairvoyant) == (policy == CLAIRVOYANT)
     assert made.next_len(situation(1)) == 5
-    maker = told.make_drafter(levers)
+    maker = told.make_drafter(levers, DraftMeans(cost))
     assert isinstance(maker, OracleDrafter) == (drafter == ORACLE)
     assert (told.levers, told.prompt_ids) == (levers, (1, 2))
     if (policy, drafter) == ("fixed-k", "ngram"):
