@@ -17,7 +17,14 @@ from bench import compare, host, pilot, prior, replay_cli
 from bench.experiment import Experiment
 from bench.experiments import EXPERIMENTS, choose_cells, get_experiment, get_scale
 from bench.folders import choose_store
-from bench.plan import Selection, attests, check_selection, host_kernel, make_plan
+from bench.plan import (
+    Selection,
+    attests,
+    check_selection,
+    drafter_digest,
+    host_kernel,
+    make_plan,
+)
 from bench.pool import pool, pooled_table
 from bench.progress import RunView
 from bench.record import Surroundings
@@ -167,7 +174,7 @@ def _make_plan(asked: argparse.Namespace) -> tuple[Plan, LinkProfile, ModelFiles
         name="SmolLM2-135M-Instruct",
         model_digest=files.model_digest,
         tokenizer_digest=tokenizer.tokenizer_digest,
-        drafter_digest=None,
+        drafter_digest=drafter_digest(selection.arms),
         num_layers=files.config.num_layers,
     )
     ring = _ring_config(asked, profile, files)

@@ -97,6 +97,7 @@ LOSSY_WIRES = tuple(name for name, config in NUMERIC_CONFIGS.items() if config.w
 # null arm -> the arm it repeats
 NULL_PAIRS = {"null": BASE_ARM, "null-ar": "ar", "null-seal": "seal-none"}
 WARM_MS = 100  # half of the least time after which Linux takes a window back (TCP_RTO_MIN, 200 ms)
+TREE_PARAMS = {"nodes": 16, "children": 3, "depth": 6}
 FRAME_STAGES = (1, 2, 3, 4)  # rings on which frames a traversal are counted
 
 _AR = _autoregressive("ar", "One token a traversal: no drafts, one frame in flight.")
@@ -127,6 +128,13 @@ def _attested(name: str, arm: Arm) -> Arm:
 def _warm(name: str, arm: Arm) -> Arm:
     words = f"{arm.name}, a noop on each link after {WARM_MS} ms of silence."
     return replace(arm, name=name, keepwarm_ms=WARM_MS, description=words)
+
+
+def _learned(name: str, drafter: str, draft_len: int, description: str) -> Arm:
+    """The base arm with a drafter that has the learned head."""
+    params = {} if drafter == "eagle" else TREE_PARAMS
+    changed = replace(_BASE, name=name, description=description, drafter_params=params)
+    return replace(changed, drafter=drafter, draft_len=draft_len)
 
 
 def _swept(letter: str, lever: str, value: int, words: str) -> Arm:
@@ -224,37 +232,19 @@ ARMS: dict[str, Arm] = {
             )
             for name, arm in (("ar", _AR), ("chain", _BASE))
         ),
+        _learned("chain-eagle", "eagle", 6, "6 drafts of the head's, one frame at a time."),
+        _learned("tree", "tree", 6, "A tree of the head's, 16 nodes, one frame at a time."),
+        _learned("hybrid", "hybrid", DRAFT_LEN, "n-grams in depth or a tree, by the second."),
+        replace(
+            _planned("hybrid-planner", "planner", "hybrid", "hybrid, its n-grams as planned."),
+            drafter_params=TREE_PARAMS,
+        ),
         _warm("ar-warm", _AR),
         _warm("chain-warm", _BASE),
         *(_counted(num_stages, "ids") for num_stages in FRAME_STAGES),
         *(_counted(num_stages, "logits") for num_stages in FRAME_STAGES),
     )
 }
-
-# What a decode experiment runs when nobody says otherwise, in this order in tables.
-DECODE_ARMS = ("ar", "null-ar", BASE_ARM, "null", "chain-k16", "two-state")
-SEAL_ARMS = ("seal-none", "null-seal", "seal-chacha", "seal-aes")
-FP8_ARMS = ("ar", "null-ar", "ar-fp8", BASE_ARM, "null", "chain-fp8")
-INT4_ARMS = ("ar", "null-ar", "ar-int4", BASE_ARM, "null", "chain-int4")
-PLANNER_ARMS = (
-    "ar",
-    "null-ar",
-    BASE_ARM,
-    "null",
-    "two-state",
-    "chain-k32",
-    "chain-k64",
-    "planner",
-    CLAIRVOYANT,
-    ORACLE,
-)
-_FRAME = ("ar", "null-ar", BASE_ARM, "null")  # what every sweep stands beside
-LENGTH_ARMS = (*_FRAME, "chain-k4", "chain-k16", "chain-k32", "chain-k64")
-DEPTH_ARMS = (*_FRAME, "chain-d1", "chain-d2", "chain-d8")
-STAGE_ARMS = (*_FRAME, "chain-s1", "chain-s2", "chain-s3", "chain-s6")
-ATTEST_ARMS = ("ar", "null-ar", "ar-attest", BASE_ARM, "null", "chain-attest")
-KEEPWARM_ARMS = ("ar", "null-ar", "ar-warm", BASE_ARM, "null", "chain-warm")
-FRAME_ARMS = tuple(f"{reply}-s{n}" for reply in ("ids", "logits") for n in FRAME_STAGES)
 
 
 def get_arm(name: str) -> Arm:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bench.arms import (
-    BASE_ARM,
+from bench.arm_groups import (
     DECODE_ARMS,
     FP8_ARMS,
     FRAME_ARMS,
     INT4_ARMS,
+    LEARNED_ARMS,
     PLANNER_ARMS,
     SEAL_ARMS,
 )
+from bench.arms import BASE_ARM
 from bench.cells import Cell, load_cells, quick_cells, study_cells
 from bench.experiment import FAILED_JOBS, QUICK, SPEED, Experiment, Scale
 from bench.sweeps import SWEEPS
@@ -57,8 +58,30 @@ def _planner(name: str, profile: str, cells: tuple[str, ...] | None, num_stages:
     )
 
 
+def _hybrid(name: str, profile: str, least: str) -> Experiment:
+    """The learned head against n-grams, alone and together, on one ring."""
+    return Experiment(
+        name=name,
+        arms=LEARNED_ARMS,
+        base_arm=BASE_ARM,
+        profile=profile,
+        scales={"quick": QUICK, "full": Scale(cells="all", max_new_tokens=32, reps=4)},
+        hypotheses=(
+            SPEED,
+            f"H1: hybrid decodes chat and reasoning at {least} times the speed of ar or more.",
+            "H2: hybrid decodes every cell at 0.98 or more of the speed of the fastest of "
+            "chain-k8, chain-eagle and tree.",
+            "H3: over all cells, hybrid-planner decodes at 1.20 or more of the speed of two-state, "
+            "in geometric mean.",
+            "H4: every job is lossless.",
+        ),
+    )
+
+
 _ENTRIES = (
     *SWEEPS,
+    _hybrid("hybrid", "wan-275", "1.60"),
+    _hybrid("hybrid-eu", "eu-ring", "1.40"),
     _planner("planner", "wan-275", None, defaults.NUM_STAGES),
     _planner("planner-eu", "eu-ring", ("verbatim-long", "mixed", "chat"), defaults.NUM_STAGES),
     _planner("planner-six", "wan-275", ("verbatim-long", "mixed", "chat"), 6),

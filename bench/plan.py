@@ -29,6 +29,7 @@ from bench.schema_levers import SamplingRow
 from engine.cluster.launch import stage_key_ids
 from engine.cluster.plan import even_plan
 from engine.coordinator.job import make_levers
+from engine.draft.head_file import load_head
 from engine.errors import ConfigError
 from engine.model.linear import kernel_for, weights_of_kernel
 from engine.numeric import NUMERIC_CONFIGS
@@ -82,6 +83,16 @@ def arm_levers(arm_name: str, max_new_tokens: int) -> Levers:
         attestation=arm.attestation,
     )
     return msgspec.structs.replace(levers, policy=arm.policy, drafter=arm.drafter)
+
+
+def drafter_digest(arm_names: Sequence[str]) -> str | None:
+    """Of the learned head, if an arm drafts with one.
+
+    Raises:
+        ModelError: its file is damaged.
+    """
+    has_head = any(arm_levers(name, 1).tap_layers for name in arm_names)
+    return load_head().digest if has_head else None
 
 
 def job_config(arm_name: str, levers: Levers) -> JobConfig:

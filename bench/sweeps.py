@@ -6,7 +6,8 @@ are among them, so that every value is judged by one band. Must never know how a
 
 from __future__ import annotations
 
-from bench.arms import ATTEST_ARMS, BASE_ARM, DEPTH_ARMS, KEEPWARM_ARMS, LENGTH_ARMS, STAGE_ARMS
+from bench.arm_groups import ATTEST_ARMS, DEPTH_ARMS, KEEPWARM_ARMS, LENGTH_ARMS, STAGE_ARMS
+from bench.arms import BASE_ARM
 from bench.experiment import QUICK, SPEED, Experiment, Scale
 
 _SWEPT = Scale(cells=("verbatim", "json-extraction", "chat"), max_new_tokens=48, reps=4)

@@ -8,11 +8,10 @@ import sys
 
 import pytest
 
+from bench.arm_groups import DECODE_ARMS, FRAME_ARMS
 from bench.arms import (
     ARMS,
     BASE_ARM,
-    DECODE_ARMS,
-    FRAME_ARMS,
     LOSSY_WIRES,
     NULL_PAIRS,
     REFERENCE_ARMS,

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.arms import DECODE_ARMS, Arm, get_arm
+from bench.arm_groups import DECODE_ARMS
+from bench.arms import Arm, get_arm
 from bench.schedule import WARMUP_TOKENS, PlannedJob, make_schedule
 from engine.errors import ConfigError
 
