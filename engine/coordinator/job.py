@@ -58,15 +58,10 @@ def make_levers(
     """
     params = resolve_policy_params(policy, policy_params or {})
     draft_len, depth = _lengths(policy, draft_len, depth)
-    drafter_params = resolve_drafter_params(drafter, drafter_params or {})
-    make_drafter(drafter, min_match_len, drafter_params)
+    drafter_params = _drafter_params(drafter, min_match_len, drafter_params or {})
     SamplingParams.parse(temperature, top_k, top_p, sampling_seed)
-    _check_name("numeric configuration", numeric_config, NUMERIC_CONFIGS)
-    _check_name("reply", reply, REPLIES)
-    _check_name("wire of taps", tap_wire, WIRES)
-    _check("prefill_chunk", prefill_chunk, 1, 4096)
-    _check("max_new_tokens", max_new_tokens, 1, 2**20)
-    check_interval(keepwarm_ms)
+    _check_names(numeric_config, reply, tap_wire)
+    _check_sizes(prefill_chunk, max_new_tokens, keepwarm_ms)
     return Levers(
         policy=policy,
         policy_params=params,
@@ -95,6 +90,25 @@ def _lengths(policy: str, draft_len: int | None, depth: int | None) -> tuple[int
     _check("draft_len", draft_len, 0, defaults.DRAFT_LEN_MAX)
     _check("depth", depth, 1, defaults.DEPTH_MAX)
     return draft_len, depth
+
+
+def _drafter_params(drafter: str, min_match_len: int, params: Mapping[str, int]) -> dict[str, int]:
+    """The drafter's own numbers, complete; whether one can be made of them is tried."""
+    resolved = resolve_drafter_params(drafter, params)
+    make_drafter(drafter, min_match_len, resolved)
+    return resolved
+
+
+def _check_names(numeric_config: str, reply: str, tap_wire: str) -> None:
+    _check_name("numeric configuration", numeric_config, NUMERIC_CONFIGS)
+    _check_name("reply", reply, REPLIES)
+    _check_name("wire of taps", tap_wire, WIRES)
+
+
+def _check_sizes(prefill_chunk: int, max_new_tokens: int, keepwarm_ms: int) -> None:
+    _check("prefill_chunk", prefill_chunk, 1, 4096)
+    _check("max_new_tokens", max_new_tokens, 1, 2**20)
+    check_interval(keepwarm_ms)
 
 
 def _check_name(kind: str, name: str, valid: Collection[str]) -> None:
