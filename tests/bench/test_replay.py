@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -18,7 +18,8 @@ from engine.coordinator.policies import make_policy
 from engine.coordinator.policy import DraftPolicy, FixedK
 from engine.coordinator.records import FrameRecord
 from engine.coordinator.ring_cost import RingCost
-from engine.draft.drafter import Drafter, NoDrafter
+from engine.draft.drafter import Draft, Drafter, DraftFate, NoDrafter
+from engine.draft.ngram import NgramDrafter
 from engine.draft.registry import make_drafter
 from engine.errors import LonghaulError
 
@@ -87,6 +88,57 @@ def check_replayed(trace: Trace, replayed: Replayed) -> None:
         assert record.accepted_len <= record.tested_len <= record.draft_len
     assert {record.outcome for record in replayed.records} <= {*ROUNDS, "prefill", "stale"}
     assert replayed.decode_ns > 0
+
+
+class Branching(NgramDrafter):
+    """A tree when the ring is idle: what n-grams say, and something else beside each token."""
+
+    name = "tree"
+    goes_on = False
+
+    def draft(self, speculative: Sequence[int], max_len: int, is_idle: bool = False) -> Draft:
+        found = super().draft(speculative, max_len, is_idle)
+        if not is_idle or not found.ids:
+            return found
+        ids = [token for right in found.ids for token in (right, right + 50)]
+        parents = [2 * (node // 2 - 1) if node > 1 else -1 for node in range(len(ids))]
+        order = _preorder(parents)
+        place = {-1: -1, **{node: idx for idx, node in enumerate(order)}}
+        return Draft(
+            tuple(ids[node] for node in order),
+            "tree",
+            found.match_len,
+            (),
+            tuple(place[parents[node]] for node in order),
+        )
+
+
+def _preorder(parents: list[int], node: int = -1) -> list[int]:
+    below = [child for child, parent in enumerate(parents) if parent == node]
+    own = [] if node < 0 else [node]
+    return own + [found for child in below for found in _preorder(parents, child)]
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_a_tree_is_answered_as_the_target_would(depth: int) -> None:
+    """Catches a replay that reads a tree as a chain, and fates that the drafter never hears of."""
+    for seed, by_eos in ((1, False), (2, True)):
+        trace = trace_of(seed, 40, by_eos)
+        told: list[DraftFate] = []
+        drafter = Branching(2)
+        drafter.observe = told.append
+        chain = replay(trace, SHAPE, FixedK(4), NgramDrafter(2), 1)
+        replayed = replay(trace, SHAPE, FixedK(4), drafter, depth)
+        check_replayed(trace, replayed)
+        trees = [record for record in rounds_of(replayed) if record.source == "tree"]
+        assert trees and max(record.accepted_len for record in trees) > 1
+        assert all(record.sent_len == len(record.parents) for record in trees)
+        assert [fate.accepted_len for fate in told if fate.source == "tree"] == [
+            record.accepted_len for record in trees
+        ]
+        if depth == 1:  # the branches beside are never right: a tree commits what its chain does
+            ours = [record.committed_len for record in rounds_of(replayed)]
+            assert ours == [record.committed_len for record in rounds_of(chain)]
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
