@@ -1,6 +1,6 @@
 """Trees: every node has the bits of its path fed as a chain, leaves nothing, and is a tree at all.
 
-Mutations that were tried and are caught here: positions by row; runs never cut, or only at the root;
+Mutations that were tried and are caught here: positions by row; runs not cut, or at the root alone;
 no truncation behind a tree; taps a layer off; `>` for `>=` in the count of nodes; a parent off the
 path let through; no check before the layers run.
 """
