@@ -1,8 +1,8 @@
 """Trees: every node has the bits of its path fed as a chain, leaves nothing, and is a tree at all.
 
-Mutations that were tried and are caught here: a node's position one too high; runs cut only at the
-root; keys written and not attended by run; no truncation behind a tree; `<=` for `<` in the count
-of nodes; a parent off the path let through.
+Mutations that were tried and are caught here: positions by row; runs not cut, or at the root alone;
+no truncation behind a tree; taps a layer off; `>` for `>=` in the count of nodes; a parent off the
+path let through; no check before the layers run.
 """
 
 from __future__ import annotations

@@ -318,7 +318,7 @@ def test_a_bug_in_a_stage_is_named_not_timed_out(monkeypatch: pytest.MonkeyPatch
         def broken(*_: object) -> None:
             raise ZeroDivisionError("planted")
 
-        monkeypatch.setattr(ring.executors[1], "forward", broken)
+        monkeypatch.setattr(ring.executors[1], "run", broken)
         result = session.run(request(AR))
         assert result.failure is not None
         assert (result.failure.code, result.failure.stage_idx) == ("stage_bug", 1)

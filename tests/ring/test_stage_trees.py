@@ -1,9 +1,9 @@
 """Trees and taps through stages, message by message: what is answered, carried and refused.
 
 The oracle's taps say of which layer, position and token they are, so a tap that is one off shows;
-two tests plant such an executor. Frames cross real codecs. Mutations that were tried and are caught
+one test plants such an executor. Frames cross real codecs. Mutations that were tried and are caught
 here: noise keyed by row; taps repacked; taps left out of replies without ids; parents not sent on;
-each check of `take_frame` left out.
+each check of parents and taps in `take_frame` left out.
 """
 
 from __future__ import annotations

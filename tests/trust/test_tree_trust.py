@@ -1,7 +1,8 @@
 """Trees under attestation: answers walked from the root, frames replayed with their parents.
 
-Mutations that were tried and are caught here: the walk by row; a tree taken for a chain; a replica
-that is not told the parents; ids compared at the positions of rows.
+Mutations that were tried and are caught here: a tree taken for a chain; answers that do not fit the
+nodes; a replica that is not told the parents, or not asked to check them; ids compared at the
+positions of rows; taps read with the states.
 """
 
 from __future__ import annotations
