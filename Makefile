@@ -70,6 +70,10 @@ check: $(STAMP) ## check the committed experiments, or RECEIPTS=dir, for anythin
 	for folder in $(if $(RECEIPTS),"$(RECEIPTS)",receipts/*/plan.json receipts/studies/*/); do \
 	  $(PYTHON) -m bench check "$${folder%/plan.json}"; done
 
+.PHONY: train-head
+train-head: $(STAMP) ## make texts, train the learned drafter on them and say what it is worth (an hour)
+	$(PYTHON) -m bench.train --record build/receipts/studies
+
 .PHONY: speed
 speed: $(STAMP) ## one process against the transformers library; a ring of four against one process
 	$(PYTHON) -m bench.studies.cpu_speed

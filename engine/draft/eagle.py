@@ -17,8 +17,11 @@ from engine.draft.head import EagleHead
 from engine.draft.head_file import HeadFacts
 from engine.draft.tree import Choice, DraftTree, TreeLimits, grow_tree
 from engine.errors import ModelError
+from engine.model.row_invariance import on_threads
 
 _EXTENDED_LEN = 256  # slots of one pass
+# One layer is too small for two: they would wait for each other, and for stages on these cores.
+_NUM_THREADS = 1
 
 
 class EagleDrafter(Drafter):
@@ -66,7 +69,8 @@ class EagleDrafter(Drafter):
             raise ModelError(f"taps of layers {sorted(taps)}; the head fuses {list(layers)}")
         rows = torch.stack([taps[layer] for layer in layers], dim=1)[known_len - start :]
         if len(rows):
-            self._features = torch.cat([self._features, self._head.fuse(rows)])
+            with on_threads(_NUM_THREADS):
+                self._features = torch.cat([self._features, self._head.fuse(rows)])
 
     def draft(self, speculative: Sequence[int], max_len: int, is_idle: bool) -> Draft:
         """Propose a chain of at most `max_len` tokens, or a tree as deep."""
@@ -83,14 +87,15 @@ class EagleDrafter(Drafter):
         Raises:
             ModelError: taps of committed positions lack.
         """
-        self._catch_up()
         limits = self._limits
         if self.name == "tree":
             limits = TreeLimits(limits.num_nodes, limits.num_children, min(limits.depth, max_len))
         else:
             limits = TreeLimits(max_len, 1, max_len)
-        growth = _Growth(self._head, self._last, limits.num_children)
-        return grow_tree(growth.first(), growth.expand, limits)
+        with on_threads(_NUM_THREADS):
+            self._catch_up()
+            growth = _Growth(self._head, self._last, limits.num_children)
+            return grow_tree(growth.first(), growth.expand, limits)
 
     def _catch_up(self) -> None:
         """Have a slot for every committed token but the first."""
