@@ -12,6 +12,8 @@ from typing import Protocol
 
 import torch
 
+from engine.errors import JobError
+from engine.model.arithmetic import rounds_to_nearest
 from engine.model.decoder import Decoder, Passed
 from engine.model.sampling import greedy_ids
 from engine.model.span import NO_LIMITS, CacheLimits
@@ -77,7 +79,18 @@ class DecoderExecutor:
         self.reset()
 
     def reset(self) -> None:
+        """Forget the job; see that this process still computes as it did.
+
+        Raises:
+            JobError: `arithmetic`, it does not.
+        """
         self._cache.truncate(0)
+        if not rounds_to_nearest():
+            raise JobError(
+                "arithmetic",
+                "this process no longer rounds to nearest: something in it changed how its "
+                "processor rounds; start it anew",
+            )
 
     def embed(self, ids: Sequence[int]) -> torch.Tensor:
         return self._decoder.embed(torch.tensor(ids, dtype=torch.int64))

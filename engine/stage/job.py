@@ -109,7 +109,6 @@ class StageJob:
 
     def on_reset(self, reset: Reset) -> list[Outgoing]:
         """Open a job: clear, apply, acknowledge, pass on."""
-        self._executor.reset()
         self._job, self._epoch, self._failed = reset.job, 0, False
         self._applied = None
         self._frames_sent = self._bytes_sent = 0
@@ -130,6 +129,7 @@ class StageJob:
         if not self._executor.is_last:
             outgoing.append(Forward(reset, {}))
         try:
+            self._executor.reset()
             self._account.begin(reset)
             self._applied = apply_levers(
                 reset.levers,

@@ -8,6 +8,7 @@ import torch
 from oracle_ring import HIDDEN_LEN, VOCAB_SIZE, OracleExecutor, repetitive_truth
 
 from engine.coordinator.job import make_levers
+from engine.errors import JobError
 from engine.numeric import NUMERIC_CONFIGS
 from engine.stage.job import Forward, Outside, Report, StageIdentity, StageJob
 from engine.transport.connection import WireUse
@@ -151,3 +152,18 @@ def test_logits_ride_only_when_asked_for() -> None:
     assert plain.tensors == {} and plain.message.ids == full.message.ids  # type: ignore[union-attr]
     assert full.tensors["logits"].shape == (1, VOCAB_SIZE)
     assert full.tensors["logits"].dtype == torch.float16
+
+
+def test_a_stage_that_rounds_otherwise_takes_no_job() -> None:
+    """Catches a fault of the executor's reset that ends the stage instead of the job."""
+    executor = OracleExecutor(0, 1, repetitive_truth(7, 4))
+
+    def refuse() -> None:
+        raise JobError("arithmetic", "planted")
+
+    executor.reset = refuse  # type: ignore[method-assign]
+    job = StageJob(executor, StageIdentity(0, "00" * 32, 1))
+    outgoing = job.on_reset(Reset(job=5, nonce="5f", levers=make_levers()))
+    failed = [sent.message for sent in outgoing if isinstance(sent, Report)]
+    assert [getattr(message, "code", "ack") for message in failed] == ["ack", "arithmetic"]
+    assert job.number == 5
