@@ -137,7 +137,7 @@ class _Growth:
         slots = self._head.draft(features, torch.tensor(tokens), depth, self._scratch, hidden)
         old = self._scratch
         self._scratch = slots.keys_values if old is None else torch.cat([old, slots.keys_values], 2)
-        self._outputs |= dict(zip(nodes, slots.outputs.split(1), strict=True))
+        self._outputs |= dict(zip(nodes, torch.split(slots.outputs, 1), strict=True))
         return self._choices(slots.outputs)
 
     def _choices(self, outputs: torch.Tensor) -> list[list[Choice]]:

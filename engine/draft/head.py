@@ -139,9 +139,9 @@ class EagleHead:
             dim=1,
         )
         projected = linear(joined, self._packed["query_key_value"])
-        heads = projected.unflatten(1, (-1, shape.head_dim))
-        queries, keys, values = heads.split(
-            [shape.num_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1
+        heads = projected.view(len(ids), -1, shape.head_dim)
+        queries, keys, values = torch.split(
+            heads, [shape.num_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1
         )
         factors = self._rotations[positions].unsqueeze(1)
         new = torch.stack([_rotate(keys, factors), values]).transpose(1, 2)
@@ -167,10 +167,12 @@ class EagleHead:
         parts = [verified, new] if scratch is None else [verified, scratch, new]
         keys, values = torch.cat(parts, dim=2)
         unseen = functional.pad(hidden, (self.num_slots, 0))
-        rows = queries.unflatten(1, (keys.shape[0], -1)).permute(1, 2, 0, 3)  # [G, N / G, T, D]
+        by_key_head = queries.reshape(len(queries), keys.shape[0], -1, queries.shape[2])
+        rows = by_key_head.permute(1, 2, 0, 3)  # [G, N / G, T, D]
         scores = rows @ keys.unsqueeze(1).transpose(2, 3) * queries.shape[2] ** -0.5
         probs = torch.softmax(scores.masked_fill(unseen, float("-inf")), dim=3)
-        return (probs @ values.unsqueeze(1)).permute(2, 0, 1, 3).flatten(1)
+        mixed: torch.Tensor = (probs @ values.unsqueeze(1)).permute(2, 0, 1, 3).flatten(1)
+        return mixed
 
     def _rms_norm(self, rows: torch.Tensor, name: str) -> torch.Tensor:
         eps = self.facts.rms_eps

@@ -135,7 +135,7 @@ def attention_by_position(
     num_new, num_heads, head_dim = queries.shape
     num_kv_heads = keys_values[0].shape[0] // 2
     per_head = num_heads // num_kv_heads
-    blocks = [block for segment in keys_values for block in segment.split(KEY_BLOCK, dim=1)]
+    blocks = [block for segment in keys_values for block in torch.split(segment, KEY_BLOCK, dim=1)]
     mixed = queries.new_empty(num_new, num_kv_heads, per_head, head_dim)
     for idx, rows in enumerate(queries.view(mixed.shape)):
         padded = functional.pad(rows, (0, 0, 0, max(_FEWEST_ROWS - per_head, 0)))
@@ -157,7 +157,7 @@ def _position_masks(
         if mask is None:
             row_masks += [_NO_MASK] * (segment.shape[1] // KEY_BLOCK)
         else:
-            row_masks += mask[row].view(1, 1, -1).split(KEY_BLOCK, dim=2)
+            row_masks += torch.split(mask[row].view(1, 1, -1), KEY_BLOCK, dim=2)
     return row_masks
 
 

@@ -117,7 +117,8 @@ def _layer_kinds(keys: _Keys, num_layers: int, architecture: str) -> tuple[Layer
         period or one flag a layer where a model differs.
     """
     if not keys.get("attention.sliding_window", 0):
-        return ("full",) * num_layers
+        full: LayerKind = "full"
+        return (full,) * num_layers
     if architecture != "gemma3":
         raise ModelError(
             f"{architecture}.attention.sliding_window is set; windows are supported in GGUF files "
@@ -155,7 +156,7 @@ def _attention_scale(keys: _Keys, num_layers: int, query_dim: int, head_dim: int
         return _decimal(scale)
     is_27b = keys["block_count"] == _GEMMA3_27B_LAYERS and keys.get("attention.sliding_window", 0)
     divisor = float(query_dim if is_27b else head_dim)
-    return divisor**-0.5
+    return float(divisor**-0.5)
 
 
 def _decimal(value: float) -> float:

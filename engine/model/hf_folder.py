@@ -208,7 +208,7 @@ def _store(
 
 def _eos_ids(folder: Path, fields: dict[str, Any]) -> set[int]:
     """Collect declared ids and every known end-of-generation token, as for a GGUF."""
-    eos_ids: set[int] = set()
+    eos_ids: set[int | None] = set()
     generation = folder / _GENERATION_CONFIG
     for source in (fields, _read_json(generation) if generation.is_file() else {}):
         declared = source.get("eos_token_id")

@@ -97,7 +97,8 @@ def linear(rows: torch.Tensor, packed: PackedWeight) -> torch.Tensor:
         return _by_blocks(rows, packed)
     if rows.shape[0] < packed.row_floor:
         return linear(_padded(rows, packed), packed)[: rows.shape[0]]
-    return _pointwise(rows, packed.handle, None, "none", [], "")
+    product: torch.Tensor = _pointwise(rows, packed.handle, None, "none", [], "")
+    return product
 
 
 def linear_add(rows: torch.Tensor, packed: PackedWeight, addend: torch.Tensor) -> torch.Tensor:
@@ -114,7 +115,8 @@ def linear_add(rows: torch.Tensor, packed: PackedWeight, addend: torch.Tensor) -
     if rows.shape[0] < packed.row_floor:
         padded = linear_add(_padded(rows, packed), packed, _padded(addend, packed))
         return padded[: rows.shape[0]]
-    return _binary(rows, addend, packed.handle, None, "add")
+    total: torch.Tensor = _binary(rows, addend, packed.handle, None, "add")
+    return total
 
 
 def _padded(rows: torch.Tensor, packed: PackedF32) -> torch.Tensor:

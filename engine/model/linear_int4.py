@@ -153,7 +153,8 @@ def product_int4(rows: torch.Tensor, packed: PackedInt4) -> torch.Tensor:
             packed.block_rows,
             lambda block: _product(block, packed.codes, GROUP_LEN, packed.scales_zeros),
         )
-    return _product(activations, packed.codes, GROUP_LEN, packed.scales_zeros)
+    product: torch.Tensor = _product(activations, packed.codes, GROUP_LEN, packed.scales_zeros)
+    return product
 
 
 def probe_int4(shapes: Sequence[tuple[int, int]], f32: LinearKernel) -> Int4Kernel:

@@ -80,7 +80,7 @@ def by_blocks(
     """
     num_rows = rows.shape[0]
     padded = functional.pad(rows, (0, 0, 0, -num_rows % block_rows))
-    return torch.cat([product(block) for block in padded.split(block_rows)])[:num_rows]
+    return torch.cat([product(block) for block in torch.split(padded, block_rows)])[:num_rows]
 
 
 @contextmanager

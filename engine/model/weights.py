@@ -153,7 +153,8 @@ def load_layers(
 def load_tokenizer_json(files: ModelFiles) -> str:
     """Return the model's tokenizer fields as the JSON text the cache keeps."""
     with safe_open(files.cache_path, framework="np") as cache:
-        return cache.get_tensor(TOKENIZER_TENSOR).tobytes().decode()
+        text: str = cache.get_tensor(TOKENIZER_TENSOR).tobytes().decode()
+    return text
 
 
 def _load_layer(
