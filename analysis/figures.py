@@ -21,7 +21,7 @@ from matplotlib.ticker import (
     MaxNLocator,
 )
 
-from analysis import keepwarm, peers_products
+from analysis import head_products, keepwarm, peers_products
 from analysis.acceptance_figures import draw_acceptance_by_distance, draw_accepted_lengths
 from analysis.comparison_figures import bands_in_words, draw_comparisons
 from analysis.effects import ALL_CELLS, NullBand, ratio_table
@@ -134,6 +134,7 @@ OWN_FIGURES: Mapping[str, Mapping[str, Painter]] = {
 STUDY_PAINTERS: Mapping[str, tuple[str, Callable[[StudyRecord], Drawing]]] = {
     "keepwarm_links": (keepwarm.STUDY, keepwarm.draw_pauses),
     "peers": (peers_products.STUDY, peers_products.draw_peers),
+    "head_training": (head_products.TRAINING, head_products.draw_training),
 }
 UNTIMED_FIGURES: Mapping[str, Painter] = {"frames_by_stages": draw_frames_by_stages}
 

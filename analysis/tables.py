@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from analysis import attack_table, challenge_table, keepwarm, peers_products
+from analysis import attack_table, challenge_table, head_products, keepwarm, peers_products
 from analysis.attest_tables import attest_table
 from analysis.breakdown_table import breakdown_table, has_breakdown
 from analysis.comparison_tables import fp8_ids_table, fp8_speed_table, seal_table
@@ -237,6 +237,8 @@ def study_record_tables(records: Path | None = None) -> list[TableSpec]:
         attack_table.STUDY: attack_table.attack_table,
         challenge_table.STUDY: challenge_table.challenge_table,
         peers_products.STUDY: peers_products.peer_table,
+        head_products.TRAINING: head_products.training_table,
+        head_products.EVALUATION: head_products.trial_table,
     }
     return [
         make(found) for study, make in makers.items() for found in study_records(study, records)[:1]

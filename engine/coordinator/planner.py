@@ -135,18 +135,7 @@ def best_train(
     depth_max: int,
     under_way: UnderWay,
 ) -> Train:
-    """The train with the highest rate; as `rated_train`."""
-    return rated_train(survival, cost, lengths, depth_max, under_way)[0]
-
-
-def rated_train(
-    survival: Floats,
-    cost: RingCost,
-    lengths: list[int],
-    depth_max: int,
-    under_way: UnderWay,
-) -> tuple[Train, float]:
-    """The train with the highest rate, and that rate in tokens a ns.
+    """The train with the highest rate.
 
     Args:
         depth_max: frames that may still be sent.
@@ -174,7 +163,7 @@ def rated_train(
             best, best_rate = Train(length, idx + 1), float(rates[idx])
         if length >= len(survival):
             break  # one frame holds it all: a longer one is the same
-    return best, best_rate
+    return best
 
 
 def lost_ns(cost: RingCost, length: int, in_flight: int) -> float:

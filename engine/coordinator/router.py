@@ -1,11 +1,18 @@
 """The router: n-grams in depth, one tree or a plain step, whichever brings most tokens a second.
 
-The depth-aware rule. An n-gram's draft is the head of a train: frames in depth, until one is
-refuted. A tree is one frame and one loop: the pipe is drained for it. With tokens that survive
-(`survival`; the head's own confidence, as calibrated when it was trained and corrected by what
-this job's trees came to) and times measured on this ring (`ring_cost`), both are tokens a second,
-and so is drafting nothing. Guarantees: a short match that happens to be there does not keep the
-head from its turn, since its chance is that of short matches. Must never know links or clocks.
+The depth-aware rule. A match either goes on as a copy or is a coincidence. Where it is a copy,
+n-grams stream at the rate of a full pipe, and a tree first would put that off by a loop; it is not
+lost, since the match is still there behind the tree, and longer. Where it is a coincidence, the
+loop brings one token instead of a tree's. So with chance P that the n-gram outruns the tree,
+n-grams are sent if
+
+    P * (loop of a tree - its tokens / rate of the pipe)
+        > (1 - P) * (loop of a frame - 1 token / rate of trees)
+
+both sides being time lost by the wrong choice. Chances are `survival`'s for n-grams, the head's
+own as calibrated when it was trained, corrected by what this job's trees came to; times are
+measured on this ring (`ring_cost`). Guarantees: a short match that happens to be there does not
+keep the head from its turn. Must never know links or clocks.
 """
 
 from __future__ import annotations
@@ -13,15 +20,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from engine.coordinator.planner import LENGTHS, UnderWay, rated_train
+from engine.coordinator.planner import LENGTHS
 from engine.coordinator.ring_cost import RingCost
 from engine.coordinator.survival import Floats, Survival
 from engine.draft.drafter import Draft, DraftFate
 from engine.draft.tree import DraftTree
 
-HORIZON = 128  # tokens of a train that are looked at
 CONFIDENCE_WEIGHT = 6.0  # accepted tokens that the calibration of training is worth
-_TYPICAL_TREE = 2.0  # tokens, before any was grown
+_TYPICAL_TREE = 1.3  # accepted nodes, before any tree was grown
+_LEARNING_RATE = 0.2
+_SURENESS = 2.0
 
 
 class LoopRouter:
@@ -52,20 +60,18 @@ class LoopRouter:
         self._tree_positions = 16
 
     def needs_head(self, ngram: Draft) -> bool:
-        """False where even twice the usual tree would not be worth as much as the n-gram's."""
-        if not ngram.ids:
-            return True
-        hoped = 1.0 + 2.0 * self._tree_tokens
-        return self._ngram_rate(ngram) < hoped / self._cost.loop_ns(self._tree_positions)
+        """False where the n-gram would still be sent if it were half as sure."""
+        return not ngram.ids or not self._is_copy(ngram, self._tree_tokens, _SURENESS)
 
     def prefers_tree(self, ngram: Draft, tree: DraftTree) -> bool:
-        """By tokens a second."""
+        """By the time that the wrong choice would lose."""
         expected = self.expected_len(tree)
-        self._tree_tokens += 0.2 * (expected - self._tree_tokens)
+        self._tree_tokens += _LEARNING_RATE * (expected - self._tree_tokens)
         self._tree_positions = len(tree.ids) + 2
-        tree_rate = (1.0 + expected) / self._cost.loop_ns(self._tree_positions)
-        plain_rate = 1.0 / self._cost.loop_ns(1)
-        is_best = tree_rate > max(self._ngram_rate(ngram), plain_rate)
+        if ngram.ids and self._is_copy(ngram, expected, 1.0):
+            is_best = False
+        else:
+            is_best = self._tree_rate(expected) > 1.0 / self._cost.loop_ns(1)
         self._pending_expected = expected if is_best else 0.0
         return is_best
 
@@ -84,12 +90,31 @@ class LoopRouter:
             self._accepted += fate.accepted_len
             self._pending_expected = 0.0
 
-    def _ngram_rate(self, draft: Draft) -> float:
-        """Tokens a ns of the train that this draft opens; 0 without one."""
-        if not draft.ids:
-            return 0.0
-        survival: Floats = self._survival.curve("ngram", max(1, draft.match_len), HORIZON)
-        return rated_train(survival, self._cost, self._draft_lens, self._depth, UnderWay())[1]
+    def _is_copy(self, draft: Draft, expected: float, sureness: float) -> bool:
+        """Is the draft worth more than a tree of so many expected tokens?
+
+        Args:
+            sureness: by which the odds of a copy have to outweigh the loss.
+        """
+        outrun_len = max(1, math.ceil(1.0 + expected))
+        survival: Floats = self._survival.curve("ngram", max(1, draft.match_len), outrun_len)
+        chance = float(survival[-1])
+        novel_rate = max(self._tree_rate(expected), 1.0 / self._cost.loop_ns(1))
+        tree_ns = self._cost.loop_ns(self._tree_positions)
+        put_off_ns = max(0.0, tree_ns - (1.0 + expected) / self._pipe_rate())
+        frame_ns = self._cost.loop_ns(1 + min(self._draft_lens[-1], len(draft.ids)))
+        missed_ns = max(0.0, frame_ns - 1.0 / novel_rate)
+        return chance * put_off_ns > sureness * (1.0 - chance) * missed_ns
+
+    def _tree_rate(self, expected: float) -> float:
+        return (1.0 + expected) / self._cost.loop_ns(self._tree_positions)
+
+    def _pipe_rate(self) -> float:
+        """Tokens a ns while everything is accepted."""
+        return max(
+            length * self._depth / max(1.0, self._cost.train(length, self._depth).replies_ns[-1])
+            for length in self._draft_lens
+        )
 
 
 def lengths_up_to(len_max: int, is_planned: bool) -> list[int]:
