@@ -25,7 +25,7 @@ from analysis.pair_rules import (
     no_difference,
     over_all_cells,
 )
-from analysis.rule_parts import UNJUDGED, Rule
+from analysis.rule_parts import UNJUDGED, Rule, every
 from analysis.speed_rules import (
     faster_everywhere,
     never_slower,
@@ -47,6 +47,8 @@ DRAFTABLE = {  # experiment -> the cells that its H2 names
 }
 MIN_ATTESTED = 0.98
 BASE = "chain-k8"
+SINGLE_SOURCE = (BASE, "chain-eagle", "tree")
+MIN_OF_SINGLE, MIN_HYBRID_GAIN = 0.98, 1.20
 TWO_STATE_TO_BASE = Pair("two-state", BASE, null_of=BASE)
 TWO_STATE_GAIN = verdict_on("two-state", BASE, FASTER, "verbatim-long")
 
@@ -81,8 +83,24 @@ def _keepwarm_rules(expected: str) -> Mapping[str, Rule]:
     }
 
 
+def _hybrid_rules(least: float) -> Mapping[str, Rule]:
+    """Of the learned head against n-grams, alone and together, on one ring."""
+    singles = {
+        f"to {arm}": at_least(Pair("hybrid", arm, null_of=BASE), MIN_OF_SINGLE)
+        for arm in SINGLE_SOURCE
+    }
+    return {
+        "H1": at_least(Pair("hybrid", "ar", null_of="ar"), least, "chat", "reasoning"),
+        "H2": every(singles),
+        "H3": over_all_cells(Pair("hybrid-planner", "two-state", null_of=BASE), MIN_HYBRID_GAIN),
+        "H4": lossless,
+    }
+
+
 RULES: Mapping[str, Mapping[str, Rule]] = {
     **{name: _planner_rules(cells) for name, cells in DRAFTABLE.items()},
+    "hybrid": _hybrid_rules(1.60),
+    "hybrid-eu": _hybrid_rules(1.40),
     "k": {"H1": verdict_on("chain-k32", BASE, FASTER, "verbatim"), "H2": lossless},
     "depth": {"H1": verdict_on("chain-d1", BASE, SLOWER, "verbatim"), "H2": lossless},
     "stages": {"H1": lossless},

@@ -6,7 +6,7 @@ are too few. Must never know a hypothesis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 
 import pandas as pd
@@ -21,6 +21,7 @@ HOLDS, FAILS = "holds", "does not hold"
 UNDECIDED = "undecided (interval holds the claim)"
 UNRESOLVED = "undecided (interval reaches the null band)"
 Outcome = tuple[str, str]  # what was measured, the outcome
+_WORST_FIRST = (FAILS, NOT_EVALUATED, UNDECIDED, UNRESOLVED)
 UNJUDGED: Outcome = (NOTHING_MEASURED, NOT_EVALUATED)
 Rule = Callable[[Experiment], Outcome]
 
@@ -63,6 +64,20 @@ def against(low: float, high: float, claim: float) -> str:
     if low >= claim:
         return HOLDS
     return FAILS if high < claim else UNDECIDED
+
+
+def every(rules: Mapping[str, Rule]) -> Rule:
+    """All of them, each named in what was measured; the worst of their outcomes decides."""
+
+    def judge(experiment: Experiment) -> Outcome:
+        found = {name: rule(experiment) for name, rule in rules.items()}
+        outcomes = [outcome for _, outcome in found.values()]
+        measured = "; ".join(f"{name}: {shown}" for name, (shown, _) in found.items())
+        if set(outcomes) == {NOT_EVALUATED}:
+            return UNJUDGED
+        return measured, next((it for it in _WORST_FIRST if it in outcomes), HOLDS)
+
+    return judge
 
 
 def interval_words(row: pd.Series, decimals: int = 3) -> str:
