@@ -288,7 +288,7 @@ def test_each_schema_has_the_fields_of_its_version_only() -> None:
     )
     assert seven.keys() == six.keys()
     assert added_fields(six, seven) == {
-        "FrameRow": {"parents"},
+        "FrameRow": {"parents", "node_ids"},
         "JobConfig": {"drafter_params", "tap_layers", "tap_wire"},
         "Receipt": {"degraded"},
     }
@@ -357,7 +357,7 @@ def test_versions_are_not_mixed(receipt: Receipt) -> None:
         5 * len(receipt.links) + 2,
         2 + hops,
         2 * len(receipt.links),
-        3 * 2 + len(receipt.frames) + 1,
+        3 * 2 + 2 * len(receipt.frames) + 1,
     ]
     for version in range(1, 7):
         older = msgspec.structs.replace(receipt, schema=f"longhaul-receipt/{version}")

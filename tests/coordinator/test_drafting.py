@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine.coordinator.drafting import Drafting
-from engine.coordinator.job import JobRequest, make_levers
+from engine.coordinator.job import DraftMeans, JobRequest, make_levers
 from engine.coordinator.policy import FixedK
 from engine.coordinator.records import Arrival, CancelDraft, FeedTaps, Finish, RequestDraft
 from engine.coordinator.rounds import RoundMachine
@@ -49,9 +49,9 @@ class Listening(Drafter):
 
 def drafting_of(drafter: Drafter, wire: str = "f32") -> Drafting:
     levers = msgspec.structs.replace(make_levers(tap_wire=wire), tap_layers=LAYERS)
-    request = JobRequest((1, 3), levers, frozenset(), "00", make_drafter=lambda _: drafter)
+    request = JobRequest((1, 3), levers, frozenset(), "00", make_drafter=lambda *_: drafter)
     ticks = count()
-    return Drafting(request, lambda: next(ticks))
+    return Drafting(request, DraftMeans(), lambda: next(ticks))
 
 
 def taps_of(num_rows: int, wire: str = "f32") -> dict[str, torch.Tensor]:

@@ -59,7 +59,7 @@ def test_a_failing_drafter_costs_no_job() -> None:
         for step in STEPS:
             for at_call in (1,) if step == "begin" else (1, 3):
                 request = replace(
-                    plain, make_drafter=lambda _, step=step, at=at_call: Failing(step, at)
+                    plain, make_drafter=lambda *_, step=step, at=at_call: Failing(step, at)
                 )
                 result = session.run(request)
                 assert result.failure is None and result.ring_usable
@@ -93,7 +93,7 @@ def test_a_drafter_that_needs_an_idle_ring_drafts_in_every_round(depth: int) -> 
             return Draft(tuple(continuation(TRUTH, self.ids, max_len, ())), "eagle", 0)
 
     levers = make_levers(draft_len=3, depth=depth, max_new_tokens=41)
-    request = JobRequest(PROMPT, levers, frozenset(), "00", make_drafter=lambda _: IdleOnly())
+    request = JobRequest(PROMPT, levers, frozenset(), "00", make_drafter=lambda *_: IdleOnly())
     with OracleRing(2, TRUTH) as ring, ring.session() as session:
         result = session.run(request)
     assert result.output_ids == continuation(TRUTH, PROMPT, 41, ())
