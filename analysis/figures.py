@@ -44,6 +44,7 @@ from analysis.panels import (
     stacked,
 )
 from analysis.power import STUDY_ARM
+from analysis.source_products import draw_acceptance_by_source
 from analysis.study_figures import draw_matches, draw_power, draw_prompts, is_simulated
 from analysis.study_records import PRODUCTS, StudyRecord, study_records
 from analysis.sweep_figure import LEVERS, draw_sweep
@@ -119,6 +120,9 @@ FIGURES: Mapping[str, Painter] = {
 # By experiment, where its own question needs others.
 OWN_FIGURES: Mapping[str, Mapping[str, Painter]] = {
     **{name: {**FIGURES, "sweep": draw_sweep} for name in LEVERS},
+    **dict.fromkeys(
+        ("hybrid", "hybrid-eu"), {**FIGURES, "acceptance_by_source": draw_acceptance_by_source}
+    ),
     "seal": {"seal_ratios": draw_comparisons},
     "fp8": {"fp8_ratios": draw_comparisons},
     "frames": {"frames_by_stages": draw_frames_by_stages},

@@ -42,7 +42,7 @@ from engine.trust.identity import PublicIdentity, load_public_keys
 NS_PER_S = 1_000_000_000
 # A table's cells are numbers and words: no lists.
 FRAME_COLUMNS = tuple(
-    name for name in FrameRow.__struct_fields__ if name not in ("spans", "parents")
+    name for name in FrameRow.__struct_fields__ if name not in ("spans", "parents", "node_ids")
 )
 EXCLUSION_COLUMNS = ("job_idx", "rep", "cell", "block_idx", "arm", "role", "reason")
 

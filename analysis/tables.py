@@ -32,6 +32,7 @@ from analysis.planner_tables import regret_table, stale_table
 from analysis.power_tables import power_table, size_table
 from analysis.published import published_table
 from analysis.replay_tables import replay_tables
+from analysis.source_products import source_table
 from analysis.study_records import PRODUCTS, study_records
 from analysis.study_tables import (
     group_tests_table,
@@ -196,6 +197,7 @@ def _agreement(row: dict[str, object]) -> str:
     return "yes" if row["reps_agree"] else "no"
 
 
+HYBRID_RUNS = ("hybrid", "hybrid-eu")
 PLANNER_RUNS = ("planner", "planner-eu", "planner-six")
 AB_TABLES: tuple[Maker, ...] = (decode_table, base_table, acceptance_table)
 RESULTS: Mapping[str, tuple[Maker, ...]] = {
@@ -215,6 +217,7 @@ RESULTS: Mapping[str, tuple[Maker, ...]] = {
     "int4": (*AB_TABLES, stale_table),
     "attest": (*AB_TABLES, attest_table),
     **dict.fromkeys(("keepwarm", "keepwarm-bbr"), (*AB_TABLES, noop_table)),
+    **dict.fromkeys(HYBRID_RUNS, (*AB_TABLES, source_table, stale_table)),
     **dict.fromkeys(PLANNER_RUNS, (*AB_TABLES, regret_table, stale_table)),
 }
 UNTIMED_RESULTS: tuple[Maker, ...] = (frame_table,)

@@ -41,7 +41,8 @@ class EagleDrafter(Drafter):
         self.name = "eagle" if shape == "chain" else "tree"
         self._head, self._limits = head, limits
         self._committed: list[int] = []
-        self._features = torch.zeros(0, head.facts.shape.hidden_size)  # of positions 0 …
+        self._waiting: list[torch.Tensor] = []  # taps of positions behind the slots', not yet fused
+        self._known_len = 0  # positions whose taps have come
         self._last = torch.zeros(0)  # output of the last verified slot, [1, H]
 
     @property
@@ -52,7 +53,8 @@ class EagleDrafter(Drafter):
     def begin(self, prompt_ids: Sequence[int]) -> None:
         """Start a job."""
         self._committed = list(prompt_ids)
-        self._features = self._features[:0]
+        self._waiting.clear()
+        self._known_len = 0
         self._head.reset()
 
     def extend(self, ids: Sequence[int]) -> None:
@@ -60,8 +62,11 @@ class EagleDrafter(Drafter):
         self._committed += ids
 
     def feed(self, start: int, taps: Mapping[int, torch.Tensor]) -> None:
-        """Taps of committed positions; those that were known already are the same again."""
-        known_len = len(self._features)
+        """Taps of committed positions; those that were known already are the same again.
+
+        They are only kept: fusing them waits until a draft is wanted, or nothing else is to do.
+        """
+        known_len = self._known_len
         if start > known_len:
             raise ModelError(f"taps from position {start} on, but those from {known_len} on lack")
         layers = self._head.facts.tap_layers
@@ -69,8 +74,13 @@ class EagleDrafter(Drafter):
             raise ModelError(f"taps of layers {sorted(taps)}; the head fuses {list(layers)}")
         rows = torch.stack([taps[layer] for layer in layers], dim=1)[known_len - start :]
         if len(rows):
-            with on_threads(_NUM_THREADS):
-                self._features = torch.cat([self._features, self._head.fuse(rows)])
+            self._waiting.append(rows)
+            self._known_len += len(rows)
+
+    def prepare(self, speculative: Sequence[int]) -> None:
+        """While a reply is awaited: bring the head up to what is committed."""
+        with on_threads(_NUM_THREADS):
+            self._extend_to(min(self._known_len, len(self._committed) - 1))
 
     def draft(self, speculative: Sequence[int], max_len: int, is_idle: bool) -> Draft:
         """Propose a chain of at most `max_len` tokens, or a tree as deep."""
@@ -99,15 +109,25 @@ class EagleDrafter(Drafter):
 
     def _catch_up(self) -> None:
         """Have a slot for every committed token but the first."""
-        head, num_wanted = self._head, len(self._committed) - 1
-        if len(self._features) < num_wanted:
+        num_wanted = len(self._committed) - 1
+        if self._known_len < num_wanted:
             raise ModelError(
-                f"taps of positions {len(self._features)} to {num_wanted - 1} were never fed"
+                f"taps of positions {self._known_len} to {num_wanted - 1} were never fed"
             )
-        while head.num_slots < num_wanted:
-            first, end = head.num_slots, min(num_wanted, head.num_slots + _EXTENDED_LEN)
-            ids = torch.tensor(self._committed[first + 1 : end + 1])
-            self._last = head.extend(self._features[first:end], ids)[-1:]
+        self._extend_to(num_wanted)
+
+    def _extend_to(self, num_wanted: int) -> None:
+        """Fuse what waits and give it slots, a pass at a time."""
+        head, first = self._head, self._head.num_slots
+        if first >= num_wanted:
+            return
+        taps = torch.cat(self._waiting)
+        for at in range(first, num_wanted, _EXTENDED_LEN):
+            end = min(num_wanted, at + _EXTENDED_LEN)
+            features = head.fuse(taps[at - first : end - first])
+            ids = torch.tensor(self._committed[at + 1 : end + 1])
+            self._last = head.extend(features, ids)[-1:]
+        self._waiting = [taps[num_wanted - first :]]
 
 
 class _Growth:

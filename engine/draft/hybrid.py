@@ -61,8 +61,9 @@ class HybridDrafter(Drafter):
         self._head.feed(start, taps)
 
     def prepare(self, speculative: Sequence[int]) -> None:
-        """Make the next n-gram draft ready."""
+        """Make the next n-gram draft ready, and the head fit for its turn."""
         self._ngram.prepare(speculative)
+        self._head.prepare(speculative)
 
     def draft(self, speculative: Sequence[int], max_len: int, is_idle: bool) -> Draft:
         """The n-gram's draft, or the head's tree where that is worth more."""

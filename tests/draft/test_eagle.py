@@ -154,6 +154,27 @@ def test_nothing_is_drafted_while_frames_are_in_flight(head: EagleHead) -> None:
     assert drafter.draft((), 0, is_idle=True) == NO_DRAFT
 
 
+def test_what_is_done_while_waiting_changes_no_draft(head: EagleHead) -> None:
+    """Catches taps that are fused twice or lost, and work for tokens that are not committed."""
+    wanted = fed(drafter_of(head), TEXT, []).grow(4)
+    drafter = drafter_of(head)
+    drafter.begin(TEXT[:-3])
+    drafter.prepare(())
+    taps = taps_of(TEXT)
+    for start, end in ((0, 4), (4, 9), (9, len(TEXT) - 1)):
+        drafter.feed(start, {key: rows[start:end] for key, rows in taps.items()})
+        drafter.prepare(())
+        assert head.num_slots == min(end, len(TEXT) - 4)
+    drafter.extend(TEXT[-3:])
+    drafter.prepare(())
+    assert head.num_slots == len(TEXT) - 1
+    found = drafter.grow(4)
+    assert found.ids == wanted.ids
+    assert torch.allclose(
+        torch.tensor(found.log_probs), torch.tensor(wanted.log_probs), atol=TOLERANCE
+    )
+
+
 def test_missing_taps_are_named(head: EagleHead) -> None:
     drafter = drafter_of(head)
     drafter.begin(TEXT[:-1])

@@ -30,6 +30,9 @@ class Head:
     def feed(self, start: int, taps: object) -> None:
         self.told.append(("feed", start))
 
+    def prepare(self, speculative: object) -> None:
+        self.told.append(("prepare", speculative))
+
     def grow(self, max_len: int) -> DraftTree:
         self.asked.append(max_len)
         return TREE
