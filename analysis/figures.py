@@ -120,9 +120,10 @@ FIGURES: Mapping[str, Painter] = {
 # By experiment, where its own question needs others.
 OWN_FIGURES: Mapping[str, Mapping[str, Painter]] = {
     **{name: {**FIGURES, "sweep": draw_sweep} for name in LEVERS},
-    **dict.fromkeys(
-        ("hybrid", "hybrid-eu"), {**FIGURES, "acceptance_by_source": draw_acceptance_by_source}
-    ),
+    **{
+        name: {**FIGURES, "acceptance_by_source": draw_acceptance_by_source}
+        for name in ("hybrid", "hybrid-eu")
+    },
     "seal": {"seal_ratios": draw_comparisons},
     "fp8": {"fp8_ratios": draw_comparisons},
     "frames": {"frames_by_stages": draw_frames_by_stages},

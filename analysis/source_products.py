@@ -1,4 +1,4 @@
-"""What each source of drafts comes to: acceptance by depth, rounds, and the time that drafting took.
+"""What each source of drafts comes to: acceptance by depth, rounds, and time spent on drafting.
 
 Guarantees: one job a prompt where texts are counted, as greedy repetitions repeat themselves; a
 tree's depth is that of the path that the target took. Must never know files.
@@ -69,7 +69,7 @@ def draw_acceptance_by_source(experiment: Experiment) -> Drawing:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set_ylim(-0.04, 1.04)
-        shown = sum(int((frames['kind'] == kind).sum()) for frames in chosen.values())
+        shown = sum(int((frames["kind"] == kind).sum()) for frames in chosen.values())
         corner_note(axes, f"n = {shown} rounds", "bottom")
     panels[0].set_ylabel("accepted / tested")
     handles, labels = panels[-1].get_legend_handles_labels()
@@ -78,7 +78,8 @@ def draw_acceptance_by_source(experiment: Experiment) -> Drawing:
         figure,
         "Of rounds whose draft was right up to a depth, those right one token further; of a tree, "
         "along the path that the target took. One job a prompt and arm, as greedy repetitions "
-        "repeat themselves; vertical bars: 95 % Clopper–Pearson, exact only for independent drafts.",
+        "repeat themselves; vertical bars: 95 % Clopper–Pearson, exact only for independent "
+        "drafts.",
     )
     ids = list(dict.fromkeys(name for frames in chosen.values() for name in frames["receipt_id"]))
     return Drawing(figure, stacked(tables), ids)
@@ -120,7 +121,7 @@ def source_table(experiment: Experiment) -> TableSpec:
         "between the reply that allowed a frame and its sending, planning, fusing taps and the "
         "head's passes included; n-grams made ready while the reply was awaited are not in it.",
     ]
-    frame = pd.DataFrame(rows, columns=["kind", "arm", "source"]) if not rows else pd.DataFrame(rows)
+    frame = pd.DataFrame(rows) if rows else pd.DataFrame(columns=["kind", "arm", "source"])
     title = "Rounds by source of their drafts"
     return make_spec(experiment, "sources", title, frame, columns, notes)
 

@@ -14,9 +14,7 @@ from tests.analysis.conftest import Invented
 
 def test_a_depth_is_tested_where_all_before_it_was_right() -> None:
     """Catches a refusal that counts at every depth behind it, and a full draft that is refused."""
-    rounds = pd.DataFrame(
-        [(0, 1), (2, 3), (3, 3), (1, 2)], columns=["accepted_len", "tested_len"]
-    )
+    rounds = pd.DataFrame([(0, 1), (2, 3), (3, 3), (1, 2)], columns=["accepted_len", "tested_len"])
     curve = acceptance_by_depth(rounds)
     assert list(curve["depth"]) == [1, 2, 3]
     assert list(curve["tested"]) == [4, 3, 2]
@@ -41,5 +39,6 @@ def test_the_table_counts_every_round_once(experiment: Experiment) -> None:
 def test_the_figure_has_a_panel_a_kind(experiment: Experiment) -> None:
     with house_style():
         drawing = draw_acceptance_by_source(experiment)
-    assert [axes.get_title() for axes in drawing.figure.axes] == ["draftable cells", "novel cells"]
+    titles = [axes.get_title("left") for axes in drawing.figure.axes]
+    assert titles == ["draftable cells", "novel cells"]
     assert set(drawing.points["source"]) == {"ngram"}
