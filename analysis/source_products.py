@@ -7,6 +7,7 @@ tree's depth is that of the path that the target took. Must never know files.
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -14,7 +15,7 @@ from analysis.checks import ROUND_OUTCOMES
 from analysis.curves import clopper_pearson, first_rep
 from analysis.figure_file import Drawing, caption
 from analysis.load import Experiment, rounds_frame
-from analysis.panels import corner_note, series_look, stacked
+from analysis.panels import series_look, stacked
 from analysis.table_parts import make_spec
 from analysis.table_spec import TableSpec, number, text
 from engine.errors import ReceiptError
@@ -22,6 +23,7 @@ from engine.errors import ReceiptError
 # Source -> the arm that drafts with nothing else.
 SOURCE_ARMS = {"ngram": "chain-k8", "eagle": "chain-eagle", "tree": "tree"}
 DEPTH_SHOWN = 8
+TESTED_MIN = 3  # a rate of fewer is no rate to be drawn
 NS_PER_MS = 1e6
 _COLUMNS = ("depth", "tested", "accepted", "rate", "low", "high")
 
@@ -36,7 +38,7 @@ def acceptance_by_depth(rounds: pd.DataFrame) -> pd.DataFrame:
     for depth in range(1, DEPTH_SHOWN + 1):
         tested = int((rounds["tested_len"] >= depth).sum())
         accepted = int((rounds["accepted_len"] >= depth).sum())
-        if tested:
+        if tested >= TESTED_MIN:
             low, high = clopper_pearson(accepted, tested)
             rows.append((depth, tested, accepted, accepted / tested, low, high))
     return pd.DataFrame(rows, columns=list(_COLUMNS))
@@ -64,22 +66,26 @@ def draw_acceptance_by_source(experiment: Experiment) -> Drawing:
             axes.vlines(at, curve["low"], curve["high"], color=look["color"], linewidth=0.8)
             axes.plot(at, curve["rate"], label=f"{source} ({SOURCE_ARMS[source]})", **look)
             tables.append(curve.assign(cell=kind, arm=SOURCE_ARMS[source], source=source))
-        axes.set_title(f"{kind} cells")
+        shown = sum(int((frames["kind"] == kind).sum()) for frames in chosen.values())
+        axes.set_title(f"{kind} cells, n = {shown} rounds")
         axes.set_xlabel("depth of the draft (tokens)")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set_ylim(-0.04, 1.04)
-        shown = sum(int((frames["kind"] == kind).sum()) for frames in chosen.values())
-        corner_note(axes, f"n = {shown} rounds", "bottom")
     panels[0].set_ylabel("accepted / tested")
-    handles, labels = panels[-1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3)
+    if not tables:
+        raise ReceiptError(f"no draft was tested by {TESTED_MIN} rounds: nothing to draw")
+    named: dict[str, Artist] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, handle)
+    figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=3)
     caption(
         figure,
         "Of rounds whose draft was right up to a depth, those right one token further; of a tree, "
-        "along the path that the target took. One job a prompt and arm, as greedy repetitions "
-        "repeat themselves; vertical bars: 95 % Clopper–Pearson, exact only for independent "
-        "drafts.",
+        f"along the path that the target took; depths that fewer than {TESTED_MIN} rounds reached "
+        "are left out. One job a prompt and arm, as greedy repetitions repeat themselves; vertical "
+        "bars: 95 % Clopper–Pearson, exact only for independent drafts.",
     )
     ids = list(dict.fromkeys(name for frames in chosen.values() for name in frames["receipt_id"]))
     return Drawing(figure, stacked(tables), ids)

@@ -103,8 +103,7 @@ class Workshop:
 
     def export(self, path: Path) -> None:
         """Write the head, then calibrate it on held-out texts and write it again."""
-        even = tuple(int(1e6 * (2 * idx + 1) / 40) for idx in range(20))
-        self._write(path, even)
+        self._write(path, confidence_of([]))
         head = EagleHead(load_head(path), self._teacher.embedding.cpu(), self._context_len)
         calibrated = self._texts.held_out[:NUM_CALIBRATED]
         rounds = [one for text in calibrated for one in rounds_of(head, text, "tree")]
@@ -129,4 +128,3 @@ class Workshop:
             confidence=confidence,
         )
         export(self._learner, self._vocab_ids, facts, path)
-        load_head.cache_clear()

@@ -13,7 +13,13 @@ import torch
 from safetensors.torch import save_file
 
 from bench.train.learner import Learner
-from engine.draft.head_file import METADATA_KEY, VOCAB_TENSOR, HeadFacts
+from engine.draft.head_file import (
+    METADATA_KEY,
+    VOCAB_TENSOR,
+    HeadFacts,
+    load_head,
+    read_facts,
+)
 
 
 def export(learner: Learner, vocab_ids: torch.Tensor, facts: HeadFacts, path: Path) -> None:
@@ -25,3 +31,6 @@ def export(learner: Learner, vocab_ids: torch.Tensor, facts: HeadFacts, path: Pa
     tensors[VOCAB_TENSOR] = vocab_ids.to(torch.int32)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, path, metadata={METADATA_KEY: msgspec.json.encode(facts).decode()})
+    path.chmod(0o644)  # the library makes it its owner's alone
+    for reader in (read_facts, load_head):
+        reader.cache_clear()  # of this path both know what it said before

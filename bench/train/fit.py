@@ -1,17 +1,15 @@
 """Fit the head to texts: fixed order of batches, resumable, a row now and then of how it does.
 
 Guarantees: what a step sees is a function of the texts, the seed and the step's number; a run that
-was stopped goes on from its last checkpoint with the same bits on the same machine; held-out texts
-are never learned from. Never knows how texts were made.
+was stopped, or is made longer, goes on with the same bits on the same machine as one that was not;
+held-out texts are never learned from. Never knows how texts were made.
 
 Source: the rate stays, then falls to nothing over the last part (Hu et al. 2024, MiniCPM), so that
-a run can be extended from before the fall.
+a course can be made longer from before the fall.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +18,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
+from bench.train.checkpoints import Checkpoints, Done
 from bench.train.learner import Learner, Lesson
 from bench.train.texts import Text
 
@@ -39,13 +38,13 @@ class Course:
     Attributes:
         num_steps: optimiser steps in all.
         seed: of the order.
-        single_frac: part of the steps that unroll one token only, at first: four times as fast.
+        single_steps: the first ones, which unroll one token only: three times as fast.
         tell_every: steps between rows of the log.
     """
 
     num_steps: int
     seed: int
-    single_frac: float = 0.4
+    single_steps: int = 360
     tell_every: int = 40
 
 
@@ -161,46 +160,54 @@ def fit(
 ) -> None:
     """Train to the end of the course, from the last checkpoint in `folder` if there is one."""
     begun = time.monotonic()
-    head = [learner.head]
-    body = [parameter for parameter in learner.parameters() if parameter is not learner.head]
-    optimiser = torch.optim.AdamW(
-        [{"params": body, "lr": _RATE}, {"params": head, "lr": _HEAD_RATE}],
-        betas=_BETAS,
-        weight_decay=_WEIGHT_DECAY,
-    )
+    optimiser = _optimiser(learner)
     rates = [group["lr"] for group in optimiser.param_groups]
-    checkpoint = folder / "checkpoint.pt"
-    done, num_tokens, num_token_steps = _resume(checkpoint, learner, optimiser)
+    checkpoints = Checkpoints(folder, course.num_steps, course.num_steps - _fall_steps(course))
+    done = checkpoints.resume(learner, optimiser)
     losses: list[float] = []
     for step, batch in enumerate(_order(texts, course)):
-        if step < done:
+        if step < done.step:
             continue
-        unrolled = 1 if step < course.single_frac * course.num_steps else LESSON_STEPS
+        unrolled = 1 if step < course.single_steps else LESSON_STEPS
         for group, rate in zip(optimiser.param_groups, rates, strict=True):
-            group["lr"] = rate * _rate_at(step, course.num_steps)
+            group["lr"] = rate * _rate_at(step, course)
         loss, first = loss_of(learner, teacher.lesson(batch), teacher, unrolled)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(learner.parameters(), _CLIP)
         optimiser.step()
         losses.append(first)
-        num_tokens += count_taught(batch)
-        num_token_steps += count_taught(batch) * unrolled
-        if (step + 1) % course.tell_every == 0 or step + 1 == course.num_steps:
+        num_taught = count_taught(batch)
+        done = Done(
+            step + 1, done.num_tokens + num_taught, done.num_token_steps + num_taught * unrolled
+        )
+        if done.step % course.tell_every == 0 or done.step == course.num_steps:
             held = held_out_rates(learner, held_out, teacher)
-            mean = sum(losses) / len(losses)
-            spent_s = time.monotonic() - begun
-            reached = Reached(step + 1, num_tokens, num_token_steps, mean, held, spent_s)
+            mean, spent_s = sum(losses) / len(losses), time.monotonic() - begun
             losses.clear()
-            _save(checkpoint, learner, optimiser, (step + 1, num_tokens, num_token_steps))
-            with (folder / "log.jsonl").open("a") as log:
-                log.write(json.dumps(asdict(reached)) + "\n")
+            reached = Reached(done.step, done.num_tokens, done.num_token_steps, mean, held, spent_s)
+            checkpoints.write(asdict(reached), done, learner, optimiser)
             tell(reached)
 
 
-def _rate_at(step: int, num_steps: int) -> float:
-    fall_steps = max(1, int(_FALL_FRAC * num_steps))
-    return min((step + 1) / _WARM_UP_STEPS, 1.0, (num_steps - step) / fall_steps)
+def _optimiser(learner: Learner) -> torch.optim.Optimizer:
+    """The target's own rows of the head move less than what starts from nothing."""
+    body = [parameter for parameter in learner.parameters() if parameter is not learner.head]
+    return torch.optim.AdamW(
+        [{"params": body, "lr": _RATE}, {"params": [learner.head], "lr": _HEAD_RATE}],
+        betas=_BETAS,
+        weight_decay=_WEIGHT_DECAY,
+    )
+
+
+def _fall_steps(course: Course) -> int:
+    """The last steps, over which the rate falls."""
+    return max(1, int(_FALL_FRAC * course.num_steps))
+
+
+def _rate_at(step: int, course: Course) -> float:
+    falling = (course.num_steps - step) / _fall_steps(course)
+    return min((step + 1) / _WARM_UP_STEPS, 1.0, falling)
 
 
 def _order(texts: Sequence[Text], course: Course) -> Iterator[list[Text]]:
@@ -224,32 +231,3 @@ def _order(texts: Sequence[Text], course: Course) -> Iterator[list[Text]]:
 def _batches_of(texts: Sequence[Text]) -> Iterator[list[Text]]:
     for first in range(0, len(texts), BATCH_TEXTS):
         yield list(texts[first : first + BATCH_TEXTS])
-
-
-def _resume(
-    checkpoint: Path, learner: Learner, optimiser: torch.optim.Optimizer
-) -> tuple[int, int, int]:
-    if not checkpoint.is_file():
-        return 0, 0, 0
-    saved = torch.load(checkpoint, weights_only=True, map_location=learner.fuse.device)
-    learner.load_state_dict(saved["learner"])
-    optimiser.load_state_dict(saved["optimiser"])
-    done, num_tokens, num_token_steps = saved["done"]
-    return done, num_tokens, num_token_steps
-
-
-def _save(
-    checkpoint: Path,
-    learner: Learner,
-    optimiser: torch.optim.Optimizer,
-    done: tuple[int, int, int],
-) -> None:
-    """Replace the checkpoint whole."""
-    partial = checkpoint.with_suffix(".partial")
-    state = {
-        "learner": learner.state_dict(),
-        "optimiser": optimiser.state_dict(),
-        "done": list(done),
-    }
-    torch.save(state, partial)
-    os.replace(partial, checkpoint)

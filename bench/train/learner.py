@@ -17,8 +17,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bench.train.target import rms_norm, rotate_halves
+from bench.train.target import rms_norm
 from engine.draft.head_file import HeadShape
+from engine.model.rotary import rotate_halves
 
 _FIRST_SURENESS = 0.3
 

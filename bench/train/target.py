@@ -13,8 +13,7 @@ import torch
 from torch.nn import functional
 
 from engine.errors import ModelError
-from engine.model.config import ModelConfig
-from engine.model.rotary import rotations
+from engine.model.rotary import rotate_halves, rotations
 from engine.model.weights import LayerWeights, ModelFiles, load_layers
 
 TAP_LAYERS = (2, 15, 27)  # early, middle and late outputs, as EAGLE-3 fuses them
@@ -41,7 +40,7 @@ class BatchedTarget:
         tap_layers: layers whose outputs are kept.
 
     Raises:
-        ModelError: the model is of another family.
+        ModelError: the model is of another family, or has no such layers.
     """
 
     def __init__(self, files: ModelFiles, tap_layers: tuple[int, ...]) -> None:
@@ -49,6 +48,10 @@ class BatchedTarget:
         if config.architecture != "llama" or config.sliding_window is not None:
             raise ModelError(
                 f"training reads models of the Llama family, not {config.architecture}"
+            )
+        if not all(0 <= layer < config.num_layers for layer in tap_layers):
+            raise ModelError(
+                f"tapped layers {tap_layers}; the model has 0..{config.num_layers - 1}"
             )
         weights = load_layers(files, 0, config.num_layers, with_embed=True, with_head=True)
         assert weights.embedding is not None, "asked for"
@@ -129,16 +132,6 @@ def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tens
     return rows * (rows.square().mean(dim=-1, keepdim=True) + eps).rsqrt() * weight
 
 
-def rotate_halves(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate pairs (i, i + D/2), as checkpoints lay them out.
-
-    Shapes:
-        heads: [..., D]; cos, sin: [..., D/2], broadcast over heads
-    """
-    first, second = heads.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-
-
 @dataclass(frozen=True, slots=True)
 class _Layer:
     norm: torch.Tensor
@@ -158,13 +151,3 @@ class _Layer:
             gate_up=torch.cat([layer.gate, layer.up]),
             down=layer.down.clone(),
         )
-
-
-def check_tap_layers(tap_layers: tuple[int, ...], config: ModelConfig) -> None:
-    """Refuse layers that the model does not have.
-
-    Raises:
-        ModelError: naming them.
-    """
-    if not tap_layers or not all(0 <= idx < config.num_layers for idx in tap_layers):
-        raise ModelError(f"tapped layers {tap_layers}; allowed: 0..{config.num_layers - 1}")

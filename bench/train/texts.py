@@ -61,15 +61,15 @@ class ProposedPrompts:
         head, tail = tokenizer.render_chat([{"role": "user", "content": _MARK}]).split(_MARK)
         self._head, self._tail = tokenizer.encode(head), tokenizer.encode(tail)
 
-    def of(self, seed: int, temperature: float = 1.0) -> list[list[int]]:
+    def of(self, seed: int) -> list[list[int]]:
         """Return up to `NUM_ANSWERED` different rendered prompts."""
         generator = torch.Generator().manual_seed(seed)
-        words = self._sample(generator, temperature)
+        words = self._sample(generator)
         kept = dict.fromkeys(tuple(ids) for ids in words if self._is_good(ids))
         rendered = [[*self._head, *ids, *self._tail] for ids in kept]
         return rendered[:NUM_ANSWERED]
 
-    def _sample(self, generator: torch.Generator, temperature: float) -> list[list[int]]:
+    def _sample(self, generator: torch.Generator) -> list[list[int]]:
         head = torch.tensor(self._head).expand(NUM_PROPOSED, -1)
         cache = self._target.new_cache(NUM_PROPOSED, len(self._head) + PROMPT_LEN_MAX + 1)
         starts = torch.zeros(NUM_PROPOSED, dtype=torch.int64)
@@ -81,7 +81,7 @@ class ProposedPrompts:
         for _ in range(PROMPT_LEN_MAX + 1):
             logits = seen.final[:, -1] @ self._target.head.t()
             best = logits.topk(_TOP_K, dim=1)
-            probs = torch.softmax(best.values / temperature, dim=1)
+            probs = torch.softmax(best.values, dim=1)
             drawn = torch.multinomial(probs, 1, generator=generator)
             chosen.append(best.indices.gather(1, drawn))
             ended |= chosen[-1][:, 0] == end_id

@@ -1,8 +1,7 @@
 """Tree drafts: which are sound, how deep they may go, which path of one the target takes. Sans-IO.
 
-A tree hangs on the token committed last, its root, whose id is `ROOT` here. Its nodes stand depth
-first: each one's parent is the node before it, or one that node descends from, or the root. With
-one child each they are a chain, and commit what a chain commits. Must never know sending.
+A tree hangs on the token committed last, its root; its nodes stand as `engine.model.tree` has them.
+With one child each they are a chain, and commit what a chain commits. Must never know sending.
 """
 
 from __future__ import annotations
@@ -12,27 +11,21 @@ from collections.abc import Sequence
 from engine.coordinator.committed_text import CommittedText
 from engine.coordinator.records import Frame
 from engine.draft.drafter import Draft
-from engine.errors import LocalProtocolError
-
-ROOT = -1
+from engine.errors import JobError, LocalProtocolError
+from engine.model.tree import ROOT, check_tree, followed, row_offsets
 
 
 def depths_of(parents: Sequence[int]) -> list[int]:
     """Depth of each node; a child of the root has 1.
 
     Raises:
-        LocalProtocolError: the nodes do not stand depth first.
+        LocalProtocolError: the nodes do not stand depth first, or are too many.
     """
-    path: list[int] = []  # from the root's child down to the last node
-    depths: list[int] = []
-    for node, parent in enumerate(parents):
-        while path and path[-1] != parent:
-            path.pop()
-        if not path and parent != ROOT:
-            raise LocalProtocolError(f"node {node}'s parent {parent} is on no open branch")
-        path.append(node)
-        depths.append(len(path))
-    return depths
+    try:
+        check_tree(parents, len(parents) + 1)
+    except JobError as error:
+        raise LocalProtocolError(f"a drafted tree: {error.detail}") from error
+    return row_offsets(parents, len(parents) + 1)[1:]
 
 
 def fit_tree(draft: Draft, depth_max: int) -> Draft:
@@ -64,18 +57,15 @@ def walk(frame: Frame, ids: Sequence[int], text: CommittedText) -> tuple[int, ..
     Returns:
         Which of `ids` were committed.
     """
-    node, path, rows = ROOT, list[int](), list[int]()
-    while not text.finished:
-        token = ids[node + 1]
-        rows.append(node + 1)
-        text.append(token)
-        children = [child for child, parent in enumerate(frame.parents) if parent == node]
-        chosen = [child for child in children if frame.node_ids[child] == token]
-        if not chosen:
-            frame.refused = bool(children)
+    right = followed(frame.parents, frame.node_ids, ids)
+    rows: list[int] = []
+    for row in (0, *(node + 1 for node in right)):
+        text.append(ids[row])
+        rows.append(row)
+        if text.finished:
             break
-        node = chosen[0]
-        path.append(node)
-    frame.path = tuple(path)
-    frame.accepted_len = len(path)
+    if len(rows) > len(right):  # the target said something else than any child of the last one
+        frame.refused = (right[-1] if right else ROOT) in frame.parents
+    frame.path = tuple(right[: len(rows)])
+    frame.accepted_len = len(frame.path)
     return tuple(rows)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from engine.defaults import DRAFT_BUDGET_S, DRAFT_LEN_MAX
+from engine.defaults import DRAFT_BUDGET_S
 from engine.draft.drafter import NO_DRAFT, Draft, Drafter, DraftFate, NoDrafter
 from engine.draft.ngram import NgramDrafter
-from engine.draft.ready import ReadyDrafts
+from engine.draft.ready import with_ready
 from engine.errors import shown
 
 if TYPE_CHECKING:
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 SLOW_DRAFTS = 2  # in a row, until it is given up
 REASON_LEN = 200  # characters that a receipt keeps
-
-
-def with_ready(drafter: Drafter) -> Drafter:
-    """Have its drafts made ready ahead, if they go on along what the text takes up."""
-    return ReadyDrafts(drafter, 2 * DRAFT_LEN_MAX) if drafter.goes_on else drafter
 
 
 class FailedDrafter(Drafter):

@@ -20,8 +20,8 @@ from torch.nn import functional
 from engine.draft.head_file import DEFAULT_HEAD, VOCAB_TENSOR, HeadFile, load_head
 from engine.errors import ModelError
 from engine.model.config import Rope
-from engine.model.linear import kernel_for, linear, linear_add, pack_f32
-from engine.model.rotary import rotations
+from engine.model.linear import linear, linear_add, linear_kernel, pack_f32
+from engine.model.rotary import rotate_halves, rotations
 from engine.model.weights import ModelFiles, load_layers
 
 _FIRST_CAPACITY_LEN = 512
@@ -50,7 +50,7 @@ class EagleHead:
     """
 
     def __init__(self, file: HeadFile, embedding: torch.Tensor, context_len: int) -> None:
-        kernel, tensors = kernel_for("f32"), file.tensors
+        kernel, tensors = linear_kernel(), file.tensors
         self.facts = file.facts
         self.vocab_ids = tensors[VOCAB_TENSOR]
         self._embedding = embedding
@@ -144,8 +144,9 @@ class EagleHead:
             heads, [shape.num_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1
         )
         factors = self._rotations[positions].unsqueeze(1)
-        new = torch.stack([_rotate(keys, factors), values]).transpose(1, 2)
-        mixed = self._attend(_rotate(queries, factors), new, scratch, hidden)
+        cos, sin = factors.real, factors.imag
+        new = torch.stack([rotate_halves(keys, cos, sin), values]).transpose(1, 2)
+        mixed = self._attend(rotate_halves(queries, cos, sin), new, scratch, hidden)
         rows = linear_add(mixed, self._packed["attention_output"], features)
         normed = self._rms_norm(rows, "mlp_norm")
         gate, up = linear(normed, self._packed["gate_up"]).chunk(2, dim=1)
@@ -212,14 +213,3 @@ class ShippedHead:
             assert weights.embedding is not None, "asked for"
             self._ready = EagleHead(file, weights.embedding, self._files.config.context_len)
         return self._ready
-
-
-def _rotate(heads: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Rotate pairs (i, i + D/2), as the target's checkpoint lays them out.
-
-    Shapes:
-        heads: [T, heads, D]; factors: [T, 1, D/2] complex
-    """
-    first, second = heads.chunk(2, dim=-1)
-    cos, sin = factors.real, factors.imag
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)

@@ -51,6 +51,7 @@ class HeadFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """What the file says of itself.
 
     Attributes:
+        format: of the file; what this engine reads.
         model_digest: of the target.
         tap_layers: whose outputs it fuses, in order.
         shape: its sizes.

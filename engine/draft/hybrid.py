@@ -12,9 +12,8 @@ from typing import Protocol
 
 import torch
 
-from engine.draft.drafter import NO_DRAFT, Draft, Drafter, DraftFate
+from engine.draft.drafter import Draft, Drafter, DraftFate
 from engine.draft.eagle import EagleDrafter
-from engine.draft.ready import ReadyDrafts
 from engine.draft.tree import DraftTree
 
 
@@ -43,7 +42,7 @@ class HybridDrafter(Drafter):
     name = "hybrid"
     goes_on = False
 
-    def __init__(self, ngram: ReadyDrafts, head: EagleDrafter, router: Router) -> None:
+    def __init__(self, ngram: Drafter, head: EagleDrafter, router: Router) -> None:
         self._ngram, self._head, self._router = ngram, head, router
 
     def begin(self, prompt_ids: Sequence[int]) -> None:
@@ -72,7 +71,7 @@ class HybridDrafter(Drafter):
             return found
         tree = self._head.grow(max_len)
         if not tree.ids or not self._router.prefers_tree(found, tree):
-            return found if found.ids else NO_DRAFT
+            return found
         return Draft(tree.ids, "tree", 0, parents=tree.parents)
 
     def observe(self, fate: DraftFate) -> None:

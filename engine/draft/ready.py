@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from engine.defaults import DRAFT_LEN_MAX
 from engine.draft.drafter import NO_DRAFT, Draft, Drafter
 
 
@@ -72,3 +73,8 @@ class ReadyDrafts(Drafter):
 
     def _forget(self) -> None:
         self._draft, self._path, self._since, self._behind_len = NO_DRAFT, [], [], 0
+
+
+def with_ready(drafter: Drafter) -> Drafter:
+    """Have its drafts made ready ahead, if they go on along what the text takes up."""
+    return ReadyDrafts(drafter, 2 * DRAFT_LEN_MAX) if drafter.goes_on else drafter

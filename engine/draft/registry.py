@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from engine.defaults import DRAFT_LEN_MAX, TREE_NODES_MAX
+from engine.defaults import TREE_NODES_MAX
 from engine.draft.drafter import Drafter, NoDrafter
 from engine.draft.eagle import EagleDrafter
 from engine.draft.filled import FilledDrafter
@@ -13,7 +13,7 @@ from engine.draft.head import EagleHead
 from engine.draft.head_file import DEFAULT_HEAD, HeadFacts, read_facts
 from engine.draft.hybrid import HybridDrafter, Router
 from engine.draft.ngram import NgramDrafter
-from engine.draft.ready import ReadyDrafts
+from engine.draft.ready import with_ready
 from engine.draft.tree import TreeLimits
 from engine.errors import ConfigError, ModelError, unknown_name
 
@@ -74,7 +74,7 @@ def _tree(setting: DrafterSetting) -> EagleDrafter:
 
 def _hybrid(setting: DrafterSetting) -> HybridDrafter:
     learned = _tree(setting)
-    ngram = ReadyDrafts(NgramDrafter(setting.min_match_len), 2 * DRAFT_LEN_MAX)
+    ngram = with_ready(NgramDrafter(setting.min_match_len))
     return HybridDrafter(ngram, learned, setting.router(learned.facts))
 
 

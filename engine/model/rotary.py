@@ -76,6 +76,18 @@ def interleave(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
     return halves.transpose(1, 2).reshape(weight.shape)
 
 
+def rotate_halves(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate pairs (i, i + D/2), as checkpoints lay them out.
+
+    For weights that were never interleaved; layers of the target rotate in place.
+
+    Shapes:
+        heads: [..., D]; cos, sin: [..., D/2], broadcast over heads
+    """
+    first, second = heads.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
 def _llama3_factors(theta: float, head_dim: int, terms: Mapping[str, Any]) -> list[float]:
     """Slow pairs by `factor`, leave fast ones, blend between.
 

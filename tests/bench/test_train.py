@@ -8,10 +8,12 @@ counted as no job would.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -24,8 +26,9 @@ from bench.train.shards import Shards
 from bench.train.target import BatchedTarget
 from bench.train.texts import SHARED_LEN, Text, answer, runs_of
 from engine.draft.head import EagleHead
-from engine.draft.head_file import load_head
+from engine.draft.head_file import load_head, read_facts
 from engine.errors import ConfigError, ModelError
+from engine.model.config import Rope
 from engine.model.decoder import Decoder
 from engine.model.rotary import rotations
 from engine.model.weights import ModelFiles, prepare_model
@@ -144,8 +147,6 @@ def make_learner(seed: int = 0) -> Learner:
 
 
 def rotations_of() -> torch.Tensor:
-    from engine.model.config import Rope
-
     return torch.view_as_real(rotations(Rope(FACTS.rope_theta), SHAPE.head_dim, 64))
 
 
@@ -197,7 +198,9 @@ class StoppedError(Exception):
     """As if the process had been killed."""
 
 
-def run_course(folder: Path, texts: list[Text], stop_after: int | None) -> Learner:
+def run_course(
+    folder: Path, texts: list[Text], stop_after: int | None, num_steps: int = 12
+) -> Learner:
     learner = make_learner()
     seen: list[Reached] = []
 
@@ -207,12 +210,12 @@ def run_course(folder: Path, texts: list[Text], stop_after: int | None) -> Learn
             raise StoppedError
 
     folder.mkdir(exist_ok=True)
-    course = Course(12, seed=7, tell_every=4)
+    course = Course(num_steps, seed=7, single_steps=5, tell_every=4)
     try:
         fit(learner, texts[:-4], texts[-4:], make_teacher(), course, folder, tell)
     except StoppedError:
         return learner
-    assert seen[-1].step == 12
+    assert seen[-1].step == num_steps
     return learner
 
 
@@ -225,6 +228,33 @@ def test_a_stopped_run_ends_like_one_that_was_not(tmp_path: Path) -> None:
         assert torch.equal(parameter, resumed.get_parameter(name)), name
     rows = [(tmp_path / part / "log.jsonl").read_text().splitlines() for part in ("whole", "parts")]
     assert len(rows[0]) == len(rows[1]) == 3
+
+
+@pytest.mark.parametrize("first_steps", [12, 20])
+def test_a_course_made_longer_is_as_if_it_had_been_so_from_the_start(
+    tmp_path: Path, first_steps: int
+) -> None:
+    """Catches a longer course that goes on from where the rate had fallen, and rows of the old."""
+    texts = [make_text(10 + idx % 5, 4, idx) for idx in range(40)]
+    whole = run_course(tmp_path / "whole", texts, None, 28)
+    run_course(tmp_path / "longer", texts, None, first_steps)
+    longer = run_course(tmp_path / "longer", texts, None, 28)
+    for name, parameter in whole.named_parameters():
+        assert torch.equal(parameter, longer.get_parameter(name)), name
+    steps = [
+        [json.loads(row)["step"] for row in (tmp_path / part / "log.jsonl").open()]
+        for part in ("whole", "longer")
+    ]
+    assert steps[0] == steps[1] == list(range(4, 29, 4))
+
+
+def test_exports_are_read_as_they_are_last_written(tmp_path: Path) -> None:
+    """Catches what a file said before it was written again."""
+    learner, teacher, path = make_learner(), make_teacher(), tmp_path / "head.safetensors"
+    for tokens in (1, 2):
+        facts = msgspec.structs.replace(FACTS, num_tokens=tokens)
+        export(learner, teacher.vocab_ids, facts, path)
+        assert load_head(path).facts.num_tokens == read_facts(path).num_tokens == tokens
 
 
 def test_it_learns_a_rule_that_taps_tell(tmp_path: Path) -> None:
@@ -246,7 +276,7 @@ def test_it_learns_a_rule_that_taps_tell(tmp_path: Path) -> None:
     learner = Learner(shape, FACTS.rms_eps, factors[..., 0], factors[..., 1])
     learner.begin_as(teacher.head, torch.ones(hidden))
     before = held_out_rates(learner, texts[-8:], teacher, 1)[0]
-    course = Course(240, seed=0, single_frac=1.0, tell_every=240)
+    course = Course(240, seed=0, single_steps=240, tell_every=240)
     fit(learner, texts[:-8], texts[-8:], teacher, course, tmp_path, lambda reached: None)
     after = held_out_rates(learner, texts[-8:], teacher, 1)[0]
     assert before < 0.1 and after > 3 * max(before, 0.05)
