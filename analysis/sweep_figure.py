@@ -16,6 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from analysis.figure_file import Drawing, caption
 from analysis.load import Experiment, jobs_frame
 from analysis.panels import series_look
+from analysis.predictions import ceilings
 from bench.schema import Plan
 from engine.errors import ReceiptError
 
@@ -26,6 +27,7 @@ LEVERS: Mapping[str, tuple[str, Lever]] = {  # experiment -> what is turned, and
     "stages": ("stages", lambda plan, arm: plan.ring_of(arm).num_stages),
 }
 AR = ("ar", "null-ar")  # another method: no point of the sweep
+NEAR = 2.0  # a ceiling so many times above the fastest point would only flatten the panel
 
 
 def sweep_points(experiment: Experiment) -> pd.DataFrame:
@@ -49,6 +51,7 @@ def draw_sweep(experiment: Experiment) -> Drawing:
     label, _ = LEVERS[experiment.plan.experiment]
     cells = [cell.name for cell in experiment.plan.cells if cell.name in set(points["cell"])]
     values = sorted(points["value"].unique())
+    limits = ceilings(experiment)
     figure = Figure(figsize=(max(4.5, 2.3 * len(cells)), 2.6))
     panels = figure.subplots(1, len(cells), sharex=True, squeeze=False)[0]
     for idx, (axes, cell) in enumerate(zip(panels, cells, strict=True)):
@@ -57,6 +60,8 @@ def draw_sweep(experiment: Experiment) -> Drawing:
             line = {"linestyle": "none", "markerfacecolor": "white"} if is_null else {}
             axes.vlines(chosen["value"], chosen["low"], chosen["high"], color=look["color"])
             axes.plot(chosen["value"], chosen["middle"], **{**look, "linewidth": 0.9, **line})
+        if limits.get(cell, float("inf")) <= NEAR * points[points["cell"] == cell]["high"].max():
+            axes.axhline(limits[cell], color="#808080", linestyle="--", linewidth=0.8)
         axes.set_title(cell)
         axes.set_ylim(bottom=0)
         axes.set_xscale("log", base=2)
@@ -68,7 +73,8 @@ def draw_sweep(experiment: Experiment) -> Drawing:
     caption(
         figure,
         f"Median of n = {experiment.plan.reps} interleaved reps; bars: min–max; hollow: the null "
-        "arm, the base arm under another name. Panels have scales of their own.",
+        "arm, the base arm under another name. Dashed, where it is near: 1 / ((1 − α) T) of the "
+        "base arm, which no chain exceeds. Panels have scales of their own.",
     )
     used = {receipt.requested.arm for receipt, _ in experiment.measured()} - set(AR)
     ids = [name for receipt, name in experiment.measured() if receipt.requested.arm in used]

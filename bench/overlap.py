@@ -12,9 +12,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from bench.ring_fit import applied_frames
 from bench.ring_model import RingModel, RingShape
 from bench.schema import FrameRow, Receipt
-from bench.traces import applied_frames
 
 CANDIDATES = tuple(step / 10 for step in range(31))
 MIN_FRAMES = 50  # with company; fewer say nothing
@@ -38,11 +38,11 @@ class OverlapFit:
 def fit_overlap(receipts: Sequence[Receipt], shape: RingShape) -> OverlapFit | None:
     """The best overlap for these jobs of one ring; None: too few frames had company."""
     jobs = [receipt.frames for receipt in receipts if receipt.status == "ok"]
+    accompanied = [(frames, applied_frames(frames, with_company=True)) for frames in jobs]
     fits = []
     for overlap in CANDIDATES:
-        logs = [
-            log for frames in jobs for log in _log_ratios(frames, replace(shape, overlap=overlap))
-        ]
+        ring = replace(shape, overlap=overlap)
+        logs = [log for frames, own in accompanied if own for log in _log_ratios(frames, own, ring)]
         if len(logs) < MIN_FRAMES:
             return None
         error = math.sqrt(statistics.fmean(log * log for log in logs))
@@ -51,7 +51,9 @@ def fit_overlap(receipts: Sequence[Receipt], shape: RingShape) -> OverlapFit | N
     return min(fits, key=lambda fit: fit.error)
 
 
-def _log_ratios(frames: Sequence[FrameRow], shape: RingShape) -> list[float]:
+def _log_ratios(
+    frames: Sequence[FrameRow], accompanied: Sequence[FrameRow], shape: RingShape
+) -> list[float]:
     """log(modelled / measured) of the answered frames of a job that were not alone."""
     ring = RingModel(shape)
     for frame in frames:
@@ -61,7 +63,7 @@ def _log_ratios(frames: Sequence[FrameRow], shape: RingShape) -> list[float]:
         when_ns, traveller = reply
         came_ns[traveller.epoch, traveller.start] = when_ns
     ratios = []
-    for frame in applied_frames(frames, with_company=True):
+    for frame in accompanied:
         modelled = came_ns.get((frame.epoch, frame.start))
         if modelled is not None:
             ratios.append(math.log((modelled - frame.sent_ns) / _under_way_ns(frame)))

@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from bench.replay import replay
+from bench.ring_fit import fit_ring
 from bench.ring_model import RingShape
-from bench.traces import Trace, fit_ring, load_recorded
+from bench.traces import Trace, load_recorded
 from engine.coordinator.policy import FixedK
 from engine.coordinator.survival import (
     KINDS,

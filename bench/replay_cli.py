@@ -24,10 +24,11 @@ from bench.bounds import knowing
 from bench.overlap import fit_overlap
 from bench.plan import arm_levers
 from bench.replay import Replayed, replay
+from bench.ring_fit import fit_ring
 from bench.ring_model import RingShape
 from bench.schema import Receipt
 from bench.study_record import make_study, write_study
-from bench.traces import Recorded, Trace, fit_ring, load_recorded
+from bench.traces import Recorded, Trace, load_recorded
 from engine.coordinator.job import DraftMeans, JobRequest
 from engine.coordinator.policy import FixedK
 from engine.coordinator.ring_cost import RingCost

@@ -183,27 +183,26 @@ class RingModel:
         self._depart(self._now_ns, place + 1, frame)
         self._begin(place)
 
-    def _speed(self, place: int) -> float:
-        host = self._shape.hosts[place]
-        busy = sum(
-            stage.computing is not None and self._shape.hosts[other] == host
-            for other, stage in enumerate(self._stages)
-        )
-        return 1.0 / (1.0 + self._shape.overlap * max(0, busy - 1))
+    def _working(self) -> list[tuple[int, Traveller, float]]:
+        """Stages that compute: place, frame, and at what part of its speed alone."""
+        hosts, stages = self._shape.hosts, self._stages
+        places = [place for place, stage in enumerate(stages) if stage.computing is not None]
+        on_host = [hosts[place] for place in places]
+        return [
+            (place, frame, 1.0 / (1.0 + self._shape.overlap * (on_host.count(host) - 1)))
+            for place, host in zip(places, on_host, strict=True)
+            if (frame := stages[place].computing) is not None
+        ]
 
     def _next_completion(self) -> tuple[float, int] | None:
         """(when, stage) of the computation that ends first, if none begins before."""
         ends = [
-            (self._now_ns + stage.computing.work_ns / self._speed(place), place)
-            for place, stage in enumerate(self._stages)
-            if stage.computing is not None
+            (self._now_ns + frame.work_ns / speed, place) for place, frame, speed in self._working()
         ]
         return min(ends, default=None)
 
     def _work_until(self, when_ns: float) -> None:
         elapsed_ns = when_ns - self._now_ns
-        speeds = [self._speed(place) for place in range(len(self._stages))]
-        for stage, speed in zip(self._stages, speeds, strict=True):
-            if stage.computing is not None:
-                stage.computing.work_ns = max(0.0, stage.computing.work_ns - elapsed_ns * speed)
+        for _, frame, speed in self._working():
+            frame.work_ns = max(0.0, frame.work_ns - elapsed_ns * speed)
         self._now_ns = when_ns

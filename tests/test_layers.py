@@ -126,7 +126,13 @@ ENTRY_POINTS = {"engine.__main__": ("bench.wan", "bench.attested")}
 # room -> all that it may import of another room
 ALLOWED = {
     "analysis": {
-        "bench": ("bench.receipt", "bench.schema", "bench.ring_model"),
+        "bench": (
+            "bench.receipt",
+            "bench.schema",
+            "bench.ring_model",
+            "bench.ring_fit",
+            "bench.overlap",
+        ),
         "engine": ("engine.errors", "engine.trust.identity", "engine.trust.attestation"),
     },
     "bench.receipt": {"engine": ("engine.errors", "engine.trust.identity")},
@@ -134,6 +140,8 @@ ALLOWED = {
     "bench.schema_levers": {"engine": ()},
     "bench.schema_links": {"engine": ()},
     "bench.ring_model": {"engine": ("engine.errors",)},
+    "bench.ring_fit": {"engine": ("engine.errors",)},
+    "bench.overlap": {"engine": ("engine.errors",)},
 }
 
 

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from bench.overlap import MIN_FRAMES, fit_overlap
+from bench.ring_fit import applied_frames, fit_ring
 from bench.ring_model import RingModel, RingShape, ServiceTime
 from bench.schema import FrameRow, Receipt, StageSpan
-from bench.traces import applied_frames, fit_ring
 from engine.errors import ReceiptError
 from tests.bench.receipt_builder import make_plan, make_receipt
 

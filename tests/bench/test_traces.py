@@ -9,8 +9,9 @@ import pytest
 
 from bench.__main__ import main
 from bench.receipt import load_signed
+from bench.ring_fit import fit_ring
 from bench.schema import Study
-from bench.traces import Recorded, fit_ring, load_recorded
+from bench.traces import Recorded, load_recorded
 from engine.errors import ReceiptError
 from engine.trust.identity import Identity, load_public_keys, longhaul_home
 from tests.bench.receipt_builder import SmallExperiment
