@@ -11,8 +11,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 from rich.console import Console
@@ -24,6 +25,19 @@ from bench.receipt import receipt_id
 from engine.errors import ConfigError, LonghaulError
 
 MISSING = "missing here"
+STUDIES = "studies"
+PUBLIC = "public"  # numbers out of others' receipts, which are not in the repository
+RERUN = {  # study -> what records it again, where that is not its module
+    "head-training": "make train-head",
+    "head-evaluation": "make train-head",
+    "seal-cost": "make study-seal",
+    "attacks": "make study-attacks",
+    "challenge": "make study-challenge",
+    "keepwarm": "make study-keepwarm",
+    "peers": "make study-peers",
+    "transport-fuzz": "python -m bench.studies.fuzz",
+    "replay": "python -m bench replay",
+}
 NUM_SUGGESTIONS = 5
 
 
@@ -80,14 +94,35 @@ def trace(asked: str) -> Traced:
 
 
 def _paths(experiment: str, receipt_ids: list[str]) -> dict[str, str]:
-    """Files by the ids of their bytes."""
-    folder = folders.COMMITTED / experiment / folders.RECEIPTS_FOLDER
-    found = {
+    """Files by the ids of their bytes: the experiment's own, else of any experiment or study."""
+    own = folders.COMMITTED / experiment / folders.RECEIPTS_FOLDER
+    found = _files_by_id(own.glob("*.json"))
+    if not set(receipt_ids) <= found.keys():
+        found = _files_by_id(folders.COMMITTED.glob("*/*/*.json"))
+    return {each: found.get(each, MISSING) for each in receipt_ids}
+
+
+def _files_by_id(paths: Iterable[Path]) -> dict[str, str]:
+    return {
         receipt_id(path.read_bytes()): str(path.relative_to(folders.REPOSITORY))
-        for path in sorted(folder.glob("*.json"))
+        for path in sorted(paths)
         if not path.name.endswith(folders.SIGNATURE_ENDING)
     }
-    return {each: found.get(each, MISSING) for each in receipt_ids}
+
+
+def rerun_commands(traced: Traced) -> list[str]:
+    """What measures the receipts behind a number again."""
+    if traced.experiment == PUBLIC:
+        return ["python -m analysis.public_audit --folder DIR  (of the public receipts)"]
+    commands = []
+    for path in traced.paths.values():
+        parts = Path(path).parts
+        if parts[1:2] == (STUDIES,):
+            commands.append(RERUN.get(parts[2], f"python -m bench.studies.{parts[2]}"))
+        else:
+            experiment = parts[1] if path != MISSING else traced.experiment
+            commands.append(f"python -m bench run --experiment {experiment} --scale full")
+    return list(dict.fromkeys(commands))
 
 
 def show(traced: Traced, console: Console) -> None:
@@ -99,11 +134,11 @@ def show(traced: Traced, console: Console) -> None:
         console.print("  it rests on the plan alone, no receipt")
     for each, path in traced.paths.items():
         console.print(f"  {each}  {path}", soft_wrap=True, highlight=False)
-    if traced.paths:
-        first = next(iter(traced.paths.values()))
-        console.print(f"explain one: python -m bench show {first}", soft_wrap=True)
-    again = f"python -m bench run --experiment {traced.experiment} --scale full"
-    console.print(f"run it again: {again}", soft_wrap=True)
+    jobs = [path for path in traced.paths.values() if Path(path).parts[1:2] != (STUDIES,)]
+    if jobs:
+        console.print(f"explain one: python -m bench show {jobs[0]}", soft_wrap=True)
+    for command in rerun_commands(traced):
+        console.print(f"run it again: {command}", soft_wrap=True)
 
 
 def main(arguments: list[str] | None = None) -> int:

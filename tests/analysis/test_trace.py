@@ -42,3 +42,27 @@ def test_a_receipt_that_is_gone_is_missing(
     shown = capsys.readouterr().out
     assert trace.MISSING in shown and "--experiment planner" in shown
     assert trace.main(["nonsense"]) == 2
+
+
+def test_a_number_over_experiments_finds_all_of_its_receipts() -> None:
+    """Catches a search in one experiment's folder for receipts of several."""
+    paths = trace._paths("report", ["41c6468f8533bc75", "0" * 16])
+    assert paths["41c6468f8533bc75"].startswith("receipts/planner/receipts/")
+    assert paths["0" * 16] == trace.MISSING
+
+
+def test_what_measures_again_is_named_for_jobs_and_records() -> None:
+    number = trace.trace(f"planner:{NAME}").number
+    paths = {
+        "a": "receipts/planner/receipts/0001.json",
+        "b": "receipts/seal/receipts/0002.json",
+        "c": "receipts/studies/peers/x.json",
+    }
+    commands = trace.rerun_commands(trace.Traced("report", NAME, number, paths))
+    assert commands == [
+        "python -m bench run --experiment planner --scale full",
+        "python -m bench run --experiment seal --scale full",
+        "make study-peers",
+    ]
+    public = trace.rerun_commands(trace.Traced(trace.PUBLIC, NAME, number, {"x": trace.MISSING}))
+    assert "public_audit" in public[0]
