@@ -1,0 +1,1 @@
+"""The audit of receipts that others published: an appendix of the report."""
