@@ -19,7 +19,7 @@ from analysis.folders import REPOSITORY
 from engine.errors import ConfigError, LonghaulError
 
 NOTEBOOK_FOLDER = REPOSITORY / "analysis"
-NOTEBOOKS = ("acceptance", "ab", "peers")
+NOTEBOOKS = ("acceptance", "decode", "law", "links", "verification", "peers")
 CELL_ID_LEN = 12
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 

@@ -52,33 +52,30 @@ if unknown:
 
 # %%
 # The path above and the guard must come first, hence the late imports.
-from IPython.display import Image, Markdown, display  # noqa: E402
-
 from analysis import peers_products  # noqa: E402
-from analysis.figure_file import house_style, png_bytes  # noqa: E402
-from analysis.study_records import newest_record  # noqa: E402
+from analysis.notebook_display import absence, newest, show, show_figure, show_table  # noqa: E402
 
-found = newest_record(peers_products.STUDY, Path(records) if records else None)
+found = newest(peers_products.STUDY, records)
 
 # %% [markdown]
 # ## What ran
 
 # %%
-record = found.record
-facts = [f"- {name}: {value}" for name, value in {**record.settings, **record.host}.items()]
-commit = (record.build.commit or "unknown")[:12]
-title = f"Record `{found.record_id[:16]}` of {record.created}, commit `{commit}`:"
-display(Markdown("\n".join([title, "", *facts])))
+if found is None:
+    show(absence(peers_products.STUDY, records, "make study-peers"))
+else:
+    record = found.record
+    facts = [f"- {name}: {value}" for name, value in {**record.settings, **record.host}.items()]
+    commit = (record.build.commit or "unknown")[:12]
+    show(f"Record `{found.record_id[:16]}` of {record.created}, commit `{commit}`:", "", *facts)
 
 # %% [markdown]
 # ## What came of it
 
 # %%
-with house_style():
-    display(Image(png_bytes(peers_products.draw_peers(found))))
-
-# %%
-display(Markdown(peers_products.peer_table(found).to_markdown()))
+if found is not None:
+    show_figure(lambda: peers_products.draw_peers(found), "tok/s of each side, by cell")
+    show_table(peers_products.peer_table(found))
 
 # %% [markdown]
 # ## How far this goes

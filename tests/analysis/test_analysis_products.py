@@ -219,24 +219,6 @@ def test_notebook_runs_under_papermill(invented: Invented, tmp_path: Path) -> No
     assert "Power was not simulated" in reading and "No A/B was asked for" in reading
 
 
-def test_an_ab_is_told_from_its_plan_to_its_outcome(
-    depth_invented: Invented, tmp_path: Path
-) -> None:
-    out = tmp_path / "out.ipynb"
-    receipts = ("-p", "receipts_dir", str(depth_invented.folder))
-    run_module(depth_invented, "analysis.notebook", "ab", *receipts, "--out", str(out))
-    outputs = [
-        output["data"]
-        for cell in json.loads(out.read_text())["cells"]
-        for output in cell.get("outputs", [])
-        if output["output_type"] == "display_data"
-    ]
-    assert sum("image/png" in shown for shown in outputs) == 4  # the sweep's own among them
-    reading = "".join("".join(shown.get("text/markdown", "")) for shown in outputs)
-    for words in ("none: invented", "Stopping rule: All planned", "| chain-d8 |", "Arms against"):
-        assert words in reading
-
-
 def test_misspelt_parameter_fails_under_papermill(invented: Invented, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"unknown parameters \['receipt_dir'\]"):
         run_module(

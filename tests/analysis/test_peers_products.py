@@ -103,12 +103,15 @@ def test_a_panel_a_cell_and_hollow_without_links() -> None:
 
 
 def test_the_notebook_tells_a_record(invented: Invented, tmp_path: Path) -> None:
-    """Catches a notebook that runs on nothing, or on a record that nobody signed."""
+    """Catches a notebook that is silent about nothing, or runs on a folder that is not there."""
     records, out = tmp_path / "records", tmp_path / "out.ipynb"
     run = ("analysis.notebook", "peers", "-p", "records", str(records), "--out", str(out))
-    with pytest.raises(RuntimeError, match="holds no record of study 'peers'"):
+    with pytest.raises(RuntimeError, match="no such folder; name one that holds a folder a study"):
         run_module(invented, *run)
-    (records / "peers").mkdir(parents=True)
+    records.mkdir()
+    run_module(invented, *run)
+    assert "No record of the study `peers` lies in" in out.read_text()
+    (records / "peers").mkdir()
     write_signed(records / "peers" / "1.json", found().record, invented.identity)
     run_module(invented, *run)
     cells = json.loads(out.read_text())["cells"]
