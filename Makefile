@@ -86,12 +86,25 @@ figures: $(STAMP) ## draw every figure (RECEIPTS=dir; default: every committed e
 
 .PHONY: tables
 tables: $(STAMP) ## write every table; without RECEIPTS=dir also the numbers and the README's
-	$(PYTHON) -m analysis.tables $(RECEIPTS_FLAG)
-	$(if $(RECEIPTS),,$(PYTHON) -m analysis.numbers && $(PYTHON) -m analysis.readme)
+	$(if $(RECEIPTS),$(PYTHON) -m analysis.tables $(RECEIPTS_FLAG),$(PYTHON) -m analysis.products tables numbers)
+	$(if $(RECEIPTS),,$(PYTHON) -m analysis.readme)
+
+.PHONY: paper
+paper: $(STAMP) ## all of paper/ (figures, tables, numbers, report.pdf) and the README's results
+	$(PYTHON) -m analysis.products
+	$(PYTHON) -m analysis.readme
+
+.PHONY: index
+index: $(STAMP) ## one page over figures, tables, numbers and receipts, to open from disk: build/index.html
+	$(PYTHON) -m analysis.html_index
 
 .PHONY: check-paper
-check-paper: $(STAMP) ## make every figure, table and number anew and compare with the committed ones
+check-paper: $(STAMP) ## make everything in paper/ anew and compare it with what is committed
 	$(PYTHON) -m analysis.check_paper
+
+.PHONY: load-speed
+load-speed: $(STAMP) ## how long 2,000 receipts take to load, unchecked and known (two minutes to invent them)
+	$(PYTHON) -m tests.analysis.load_speed
 
 .PHONY: trace
 trace: $(STAMP) ## the receipts behind one number of paper/numbers: NUMBER=planner:all.planner.over.ar.ratio
@@ -104,7 +117,7 @@ bench-compare: $(STAMP) ## this tree against BASE=rev on fresh rings, 5 interlea
 	$(PYTHON) -m bench compare $(BASE)
 
 STUDY = $(PYTHON) -m bench run --scale full --experiment
-.PHONY: study-seal study-keepwarm study-attest study-attacks study-challenge study-peers study-wire study-k study-depth study-stages
+.PHONY: study-seal study-keepwarm study-attest study-attacks study-challenge study-peers study-wire study-k study-depth study-stages study-streaks
 study-seal: $(STAMP) ## sealing: A/B on a ring, and its cost between two processes (40 minutes)
 	$(STUDY) seal
 	$(PYTHON) -m bench.studies.seal_cost --record build/receipts/studies
@@ -129,13 +142,19 @@ study-depth: $(STAMP) ## frames in flight, 1 to 8 (25 minutes)
 study-stages: $(STAMP) ## rings of 1 to 6 stages (25 minutes)
 	$(STUDY) stages
 
+study-streaks: $(STAMP) ## what makes a streak policy pay: worlds of acceptances, replayed (3 minutes)
+	$(PYTHON) -m bench.studies.streaks --texts receipts/planner receipts/acceptance --record build/receipts/studies
+
 .PHONY: power
 power: $(STAMP) ## simulate the power and size of the study's tests into paper/power (about an hour on 2 cores)
 	$(PYTHON) -m analysis.power
 
-.PHONY: notebook
-notebook: $(STAMP) ## run the acceptance notebook into build/notebooks/
-	$(PYTHON) -m analysis.notebook acceptance $(if $(RECEIPTS),-p receipts_dir "$(RECEIPTS)",)
+NOTEBOOK ?= acceptance
+.PHONY: notebook notebooks
+notebook: $(STAMP) ## run one notebook, and its page, into build/notebooks/ (NOTEBOOK=decode, RECEIPTS=dir)
+	$(PYTHON) -m analysis.notebook $(NOTEBOOK) $(if $(RECEIPTS),-p receipts_dir "$(RECEIPTS)",)
+notebooks: $(STAMP) ## run every notebook on the committed receipts, and its page, into build/notebooks/
+	$(PYTHON) -m analysis.notebook
 
 ##@ Develop
 .PHONY: test
@@ -156,5 +175,5 @@ schema: $(STAMP) ## write receipts/schema from the structs
 
 .PHONY: clean
 clean: ## remove what can be made again; receipts in build/receipts stay
-	rm -rf build/figures build/tables build/notebooks .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build/figures build/tables build/notebooks build/index.html .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -8,47 +8,21 @@ know what a product shows.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from analysis import figures, folders, numbers, readme, tables
-from analysis.load import load_experiment
+from analysis import folders, readme
+from analysis.product_kind import Kind, make_products
+from analysis.products import APART, KINDS
+from analysis.public import audit
 from engine.errors import LonghaulError
 
-KINDS = ("figures", "tables", "numbers")
 
-
-def make_all(out: Path) -> None:
-    """Every product of every committed experiment and study, laid out as in `paper/`.
-
-    Raises:
-        ReceiptError: receipts that cannot be used.
-    """
-    for kind, make in (("figures", figures.main), ("tables", tables.main)):
-        said = _silently(make, "--out", str(out / kind))
-        if said:
-            raise LonghaulError(said)
-    for name in folders.committed_experiments():
-        is_default = name == folders.DEFAULT_EXPERIMENT
-        path = out / ("numbers.json" if is_default else f"numbers/{name}.json")
-        numbers.write_numbers(load_experiment(folders.COMMITTED / name), path)
-
-
-def _silently(make: Callable[[list[str]], int], *words: str) -> str:
-    """Run an entry point; returns what it complained of, empty if it did well."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
-        status = make(list(words))
-    return said.getvalue().removeprefix("error: ").strip() or f"status {status}" if status else ""
-
-
-def differences(made: Path, committed: Path) -> Iterator[str]:
-    """What of the committed products is not as it is made."""
-    theirs, ours = _files(committed), _files(made)
+def differences(kinds: Collection[Kind], made: Path, committed: Path) -> Iterator[str]:
+    """What of the committed products of these kinds is not as it is made."""
+    theirs, ours = _files(kinds, committed), _files(kinds, made)
     for name in sorted(theirs.keys() | ours.keys()):
         if name not in theirs:
             yield f"{name}: is made and not committed"
@@ -58,10 +32,15 @@ def differences(made: Path, committed: Path) -> Iterator[str]:
             yield f"{name}: differs from what its receipts make"
 
 
-def _files(top: Path) -> dict[str, Path]:
-    found = [path for kind in KINDS for path in (top / kind).rglob("*") if path.is_file()]
-    found.append(top / "numbers.json")
-    return {str(path.relative_to(top)): path for path in found if path.is_file()}
+def _files(kinds: Collection[Kind], top: Path) -> dict[str, Path]:
+    places = [top / place for kind in kinds for place in kind.places]
+    found = [path for place in places for path in (place, *place.rglob("*")) if path.is_file()]
+    names = {path.relative_to(top).as_posix(): path for path in found}
+    return {name: path for name, path in names.items() if not _is_apart(name)}
+
+
+def _is_apart(name: str) -> bool:
+    return any(name == place or name.startswith(f"{place}/") for place in APART)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -71,10 +50,11 @@ def main(arguments: list[str] | None = None) -> int:
     )
     try:
         with tempfile.TemporaryDirectory() as made:
-            make_all(Path(made))
-            found = list(differences(Path(made), folders.REPOSITORY / "paper"))
-        if _silently(readme.main, "--check"):
-            found.append("README.md: its results are not what the receipts say; run make tables")
+            kinds = KINDS.values()
+            list(make_products(kinds, Path(made)))
+            found = list(differences(kinds, Path(made), folders.REPOSITORY / "paper"))
+        found += audit.committed_faults(folders.REPOSITORY / "paper")
+        found += readme.differences()
     except LonghaulError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

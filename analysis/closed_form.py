@@ -62,7 +62,7 @@ def tree_rate(level_rates: Sequence[float], loop_s: float) -> float:
 
 
 def crossover(draft_len: int, depth: int, cover: float, level_cap: int) -> float | None:
-    """The acceptance above which a chain is faster than a tree on the same loop; None: there is none.
+    """The acceptance above which a chain is faster than a tree on one loop; None: there is none.
 
     Args:
         cover: how much likelier a level of the tree holds the right token than the first draft is

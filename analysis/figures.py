@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import (
     MaxNLocator,
 )
 
-from analysis import head_products, keepwarm, peers_products
+from analysis import folders, head_products, keepwarm, peers_products
 from analysis.acceptance_figures import draw_acceptance_by_distance, draw_accepted_lengths
+from analysis.breakdown_table import has_breakdown
 from analysis.comparison_figures import bands_in_words, draw_comparisons
 from analysis.effects import ALL_CELLS, NullBand, ratio_table
 from analysis.figure_file import Drawing, caption, house_style, save
@@ -30,7 +33,7 @@ from analysis.folders import product_folder
 from analysis.frame_figure import draw_frames_by_stages
 from analysis.load import (
     Experiment,
-    find_experiments,
+    find_experiment,
     jobs_frame,
     load_experiment,
 )
@@ -44,7 +47,11 @@ from analysis.panels import (
     stacked,
 )
 from analysis.power import STUDY_ARM
+from analysis.predictions import NEAR, ceilings
+from analysis.product_kind import Kind, make_products
+from analysis.report_products import REPORT, joint_source, report_figures
 from analysis.source_products import draw_acceptance_by_source
+from analysis.split_figure import draw_split
 from analysis.study_figures import draw_matches, draw_power, draw_prompts, is_simulated
 from analysis.study_records import PRODUCTS, StudyRecord, study_records
 from analysis.sweep_figure import LEVERS, draw_sweep
@@ -69,6 +76,7 @@ def draw_arms_by_cell(experiment: Experiment) -> Drawing:
     figure = Figure(figsize=(7.6, 1.5 + ROW_INCHES * (len(arms) + 1) * len(cells)))
     axes = figure.subplots(1, 3, sharey=True, width_ratios=(1.1, 1, 0.8))
     draw_rows(axes[0], points, arms, cells)
+    limits = _draw_ceilings(axes[0], experiment, points, len(arms))
     axes[0].set_xlabel("decode_tok_per_s\n(tokens/s, log scale)")
     tables, bands = [points], []
     # The oracle's ratio is so many times the others' that theirs would be one dot.
@@ -94,21 +102,46 @@ def draw_arms_by_cell(experiment: Experiment) -> Drawing:
     label_cells(list(axes), cells, len(arms))
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(len(arms), 6))
-    caption(figure, _arms_caption(experiment, bands, ORACLE_ARM in arms))
+    caption(figure, _arms_caption(experiment, bands, ORACLE_ARM in arms, bool(limits)))
     return Drawing(figure, stacked(tables), list(jobs["receipt_id"]))
+
+
+def _draw_ceilings(
+    axes: Axes, experiment: Experiment, points: pd.DataFrame, num_arms: int
+) -> dict[str, float]:
+    """Mark by cell what no chain exceeds, where it is near; returns what was drawn."""
+    greatest = points[points["arm"] != ORACLE_ARM].groupby("cell")["high"].max()
+    near = {
+        cell: limit
+        for cell, limit in ceilings(experiment).items()
+        if limit <= NEAR * greatest.get(cell, 0.0)
+    }
+    names = [cell.name for cell in experiment.plan.cells]
+    for cell, limit in near.items():
+        top = names.index(cell) * (num_arms + 1) - 0.5
+        axes.vlines(limit, top, top + num_arms, color="#808080", linestyle="--", linewidth=0.8)
+    return near
 
 
 def _repeats_of(plan: Plan, arm: str) -> set[str]:
     return {arm, *(null for null, repeated in plan.null_pairs.items() if repeated == arm)}
 
 
-def _arms_caption(experiment: Experiment, bands: list[NullBand], has_oracle: bool) -> str:
+def _arms_caption(
+    experiment: Experiment, bands: list[NullBand], has_oracle: bool, has_ceilings: bool
+) -> str:
     return (
         f"Interleaved reps: n = {experiment.plan.reps}. Left: median and min–max over reps. Middle "
         "and right: geometric mean of ratios paired within blocks, 95 % bootstrap over blocks. "
         "Grey: null bands (bootstrap bounds of the central 95 % of null / base): "
         f"{bands_in_words(bands)}. Hollow: null arms."
         + (" The oracle, a bound, is not in the right panel." if has_oracle else "")
+        + (
+            f" Dashed, where it is near: 1 / ((1 − α) T) of {experiment.plan.base_arm}, the "
+            "ceiling of chains whose every loop carries a full frame."
+            if has_ceilings
+            else ""
+        )
     )
 
 
@@ -149,8 +182,9 @@ def figures_of(experiment: Experiment) -> Mapping[str, Painter]:
     others = FIGURES if experiment.is_timed else UNTIMED_FIGURES
     painters = OWN_FIGURES.get(experiment.plan.experiment, others)
     if "power" in painters and not is_simulated(experiment):
-        return {name: painter for name, painter in painters.items() if name != "power"}
-    return painters
+        painters = {name: painter for name, painter in painters.items() if name != "power"}
+    split = {"traversal_split": draw_split} if has_breakdown(experiment) else {}
+    return {**painters, **split}
 
 
 def write_figures(experiment: Experiment, folder: Path) -> list[Path]:
@@ -176,21 +210,46 @@ def write_study_figures(folder: Path, records: Path | None = None) -> list[Path]
     return paths
 
 
+def _of_experiment(experiment: Experiment, name: str, paper: Path) -> list[Path]:
+    return write_figures(experiment, product_folder("figures", "", name, paper / "figures"))
+
+
+def _of_records(paper: Path) -> list[Path]:
+    return write_study_figures(product_folder("figures", "", PRODUCTS, paper / "figures"))
+
+
+def _of_all(experiments: Sequence[Experiment], paper: Path) -> list[Path]:
+    mpl.use("agg")
+    folder, source = paper / "figures" / REPORT, joint_source(experiments)
+    paths = []
+    with house_style():
+        for name, draw in report_figures(experiments).items():
+            paths += save(draw(), name, source, folder)
+    return paths
+
+
+KIND = Kind(
+    places=("figures",), of_experiment=_of_experiment, of_records=_of_records, of_all=_of_all
+)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m analysis.figures", description=__doc__)
     parser.add_argument("--receipts", default="", help="experiment folder; default: all committed")
-    parser.add_argument("--out", type=Path, help="default: paper/figures, or build/figures")
+    parser.add_argument("--out", type=Path, help="of one experiment; default: build/figures")
     options = parser.parse_args(arguments)
+    if options.out and not options.receipts:
+        parser.error("--out is for one experiment: add --receipts (of all: analysis.products)")
     try:
-        for folder in find_experiments(options.receipts):
+        if options.receipts:
+            folder = find_experiment(options.receipts)
             out = product_folder("figures", options.receipts, folder.name, options.out)
-            for path in write_figures(load_experiment(folder), out):
-                print(f"wrote {path}")
-        if not options.receipts:
-            out = product_folder("figures", "", PRODUCTS, options.out)
-            for path in write_study_figures(out):
-                print(f"wrote {path}")
+            paths = iter(write_figures(load_experiment(folder), out))
+        else:
+            paths = make_products([KIND], folders.REPOSITORY / "paper")
+        for path in paths:
+            print(f"wrote {path}", flush=True)
     except LonghaulError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -77,12 +77,13 @@ def draw_pauses(found: StudyRecord) -> Drawing:
                 axes.vlines(chosen["idle_ms"], low, high, color=look["color"], linewidth=0.8)
                 axes.plot(chosen["idle_ms"], chosen[name], label=words, **look)
             log_axis(axes)
-            axes.set_ylim(bottom=0)
             if control == controls[0]:
                 axes.set_title(f"{size / 1000:g} KB")
             if control == controls[-1]:
                 axes.set_xlabel("pause (ms, log scale)")
         row[0].set_ylabel(f"{control}\nframe to answer (ms)")
+    for axes in grid[-1]:  # once all is drawn: a column shares its scale, and this fixes it
+        axes.set_ylim(bottom=0)
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2)
     settings = found.record.settings

@@ -1,10 +1,9 @@
-"""The only reader of receipts in the analysis and paper rooms.
+"""The only source of receipts in the analysis and paper rooms.
 
-Guarantees: every number downstream comes from a document whose signature by a known key was checked
-over its exact bytes and which belongs to one plan; a planned job that is not used stands in the
-exclusion table with its reason; a folder that mixes experiments, or holds foreign or damaged files,
-is refused by file name. Must never know how anything is drawn, tested or printed, nor any room of
-the engine but its errors and identities.
+Guarantees: every number downstream comes from a document that `analysis.documents` checked: signed
+by a known key over its exact bytes, and of one plan; a planned job that is not used stands in the
+exclusion table with its reason. Must never know how anything is drawn, tested or printed, nor any
+room of the engine but its errors and identities.
 """
 
 from __future__ import annotations
@@ -12,39 +11,40 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from analysis.arm_slots import in_reading_order
-from analysis.checks import (
-    check_identities,
-    check_membership,
-    exclusion_reason,
-    is_chain_round,
-    is_round,
-)
+from analysis.checks import exclusion_reason, is_chain_round, is_round
+from analysis.documents import Documents, load_documents
 from analysis.folders import (
     COMMITTED,
     DEFAULT_EXPERIMENT,
     RECEIPTS_FOLDER,
-    SIGNATURE_ENDING,
     committed_experiments,
     default_key_folders,
-    refuse_foreign_files,
 )
-from bench.receipt import load_signed, receipt_id
+from bench.receipt import RECEIPT_ID_LEN
 from bench.schema import FrameRow, Plan, Receipt
 from engine.errors import ConfigError, ReceiptError, unknown_name
-from engine.trust.identity import PublicIdentity, load_public_keys
+from engine.trust.identity import load_public_keys
 
 NS_PER_S = 1_000_000_000
 # A table's cells are numbers and words: no lists.
 FRAME_COLUMNS = tuple(
     name for name in FrameRow.__struct_fields__ if name not in ("spans", "parents", "node_ids")
 )
+POSITION_COLUMNS = ("job_idx", "rep", "cell", "kind", "block", "arm")
+ROUND_COLUMNS = (
+    *(*POSITION_COLUMNS, "receipt_id", "frame_idx"),
+    *(*FRAME_COLUMNS, "first_draft", "frontier_at_send"),
+)
 EXCLUSION_COLUMNS = ("job_idx", "rep", "cell", "block_idx", "arm", "role", "reason")
+NUM_FRAMES_KEPT = 2  # experiments whose frames are at hand: the one in work, and one beside it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,25 +122,38 @@ def load_experiment(folder: Path, key_folders: Sequence[Path] | None = None) -> 
             contradictory.
     """
     keys = load_public_keys(*(default_key_folders() if key_folders is None else key_folders))
-    refuse_foreign_files(folder)
-    plan, plan_body = load_signed(folder / "plan.json", Plan, keys)
-    plan_digest = hashlib.sha256(plan_body).hexdigest()
-    loaded = _load_receipts(folder / RECEIPTS_FOLDER, plan, plan_digest, keys)
-    bodies = [body for _, body in loaded.values()]
-    digests = [plan_digest, *(hashlib.sha256(body).hexdigest() for body in bodies)]
+    documents = load_documents(folder, keys)
+    receipts = tuple(receipt for receipt, _ in documents.receipts.values())
+    digests = tuple(digest for _, digest in documents.receipts.values())
+    listing = "\n".join([documents.plan_digest, *digests])
     return Experiment(
-        plan=plan,
-        plan_digest=plan_digest,
-        receipts=tuple(receipt for receipt, _ in loaded.values()),
-        receipt_ids=tuple(receipt_id(body) for body in bodies),
-        receipt_set_digest=hashlib.sha256("\n".join(digests).encode()).hexdigest(),
-        exclusions=_exclusion_table(folder, plan, loaded),
+        plan=documents.plan,
+        plan_digest=documents.plan_digest,
+        receipts=receipts,
+        receipt_ids=tuple(digest[:RECEIPT_ID_LEN] for digest in digests),
+        receipt_set_digest=hashlib.sha256(listing.encode()).hexdigest(),
+        exclusions=_exclusion_table(folder, documents),
         is_committed=folder.resolve().parent == COMMITTED,
     )
 
 
 def jobs_frame(experiment: Experiment) -> pd.DataFrame:
     """One row per measured job that is used; metrics as in DESIGN section 2."""
+    # What a caller writes into its copy stays there: pandas copies on write.
+    return _jobs(experiment).copy(deep=False)
+
+
+def rounds_frame(experiment: Experiment) -> pd.DataFrame:
+    """One row per decode frame of the used measured jobs, stale ones too (see `outcome`).
+
+    `frontier_at_send` is the number of committed tokens, prompt included, when the frame left;
+    `first_draft` the position of its first draft.
+    """
+    return _rounds(experiment).copy(deep=False)
+
+
+@lru_cache(maxsize=NUM_FRAMES_KEPT)  # every table and figure of an experiment asks for it
+def _jobs(experiment: Experiment) -> pd.DataFrame:
     kinds = {cell.name: cell.kind for cell in experiment.plan.cells}
     rows = [
         {
@@ -154,30 +167,19 @@ def jobs_frame(experiment: Experiment) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def rounds_frame(experiment: Experiment) -> pd.DataFrame:
-    """One row per decode frame of the used measured jobs, stale ones too (see `outcome`).
-
-    `frontier_at_send` is the number of committed tokens, prompt included, when the frame left;
-    `first_draft` the position of its first draft.
-    """
+@lru_cache(maxsize=NUM_FRAMES_KEPT)
+def _rounds(experiment: Experiment) -> pd.DataFrame:
     kinds = {cell.name: cell.kind for cell in experiment.plan.cells}
-    rows = []
+    values_of = attrgetter(*FRAME_COLUMNS)
+    rows: list[tuple[object, ...]] = []  # of tuples, which take half the time of mappings
     for receipt, identifier in experiment.measured():
+        place = (*_position_columns(receipt, kinds).values(), identifier)
         frontiers = frontiers_at_send(receipt)
         for idx, frame in enumerate(receipt.frames):
-            if frame.outcome == "prefill":
-                continue
-            rows.append(
-                {
-                    **_position_columns(receipt, kinds),
-                    "receipt_id": identifier,
-                    "frame_idx": idx,
-                    **{name: getattr(frame, name) for name in FRAME_COLUMNS},
-                    "first_draft": frame.start + frame.positions_len - frame.sent_len,
-                    "frontier_at_send": frontiers[idx],
-                }
-            )
-    return pd.DataFrame(rows)
+            if frame.outcome != "prefill":
+                first_draft = frame.start + frame.positions_len - frame.sent_len
+                rows.append((*place, idx, *values_of(frame), first_draft, frontiers[idx]))
+    return pd.DataFrame(rows, columns=list(ROUND_COLUMNS)) if rows else pd.DataFrame()
 
 
 def groups_of(plan: Plan) -> dict[str, str]:
@@ -241,38 +243,15 @@ def frontiers_at_send(receipt: Receipt) -> list[int]:
     return [len(receipt.prompt_ids) + 1 + int(totals[idx]) for idx in known]
 
 
-def _load_receipts(
-    folder: Path, plan: Plan, plan_digest: str, keys: dict[str, PublicIdentity]
-) -> dict[int, tuple[Receipt, bytes]]:
-    loaded: dict[int, tuple[Receipt, bytes]] = {}
-    nonces: dict[str, Path] = {}
-    names = (path for path in folder.iterdir() if not path.name.endswith(SIGNATURE_ENDING))
-    for path in sorted(names, key=lambda name: int(name.stem)):
-        receipt, body = load_signed(path, Receipt, keys)
-        try:
-            check_membership(receipt, int(path.stem), plan, plan_digest)
-            check_identities(receipt)
-        except ReceiptError as error:
-            raise ReceiptError(f"{path}: {error}") from error
-        if receipt.job_nonce in nonces:
-            first = nonces[receipt.job_nonce].name
-            raise ReceiptError(f"{path}: duplicate: the same job (nonce) as {first}")
-        nonces[receipt.job_nonce] = path
-        loaded[receipt.position.job_idx] = (receipt, body)
-    return loaded
-
-
-def _exclusion_table(
-    folder: Path, plan: Plan, loaded: dict[int, tuple[Receipt, bytes]]
-) -> pd.DataFrame:
+def _exclusion_table(folder: Path, documents: Documents) -> pd.DataFrame:
     references: dict[int, dict[str, Receipt]] = {}
-    for receipt, body in loaded.values():
+    for receipt, digest in documents.receipts.values():
         if receipt.position.role == "reference" and receipt.text_stands:
             block = references.setdefault(receipt.position.block_idx, {})
-            block[receipt_id(body)] = receipt
+            block[digest[:RECEIPT_ID_LEN]] = receipt
     rows = []
-    for row in plan.jobs:
-        found = loaded.get(row.job_idx, (None, b""))[0]
+    for row in documents.plan.jobs:
+        found = documents.receipts.get(row.job_idx, (None, ""))[0]
         try:
             reason = exclusion_reason(row, found, references.get(row.block_idx, {}))
         except ReceiptError as error:
@@ -284,15 +263,9 @@ def _exclusion_table(
 
 
 def _position_columns(receipt: Receipt, kinds: Mapping[str, str]) -> dict[str, object]:
-    position = receipt.position
-    return {
-        "job_idx": position.job_idx,
-        "rep": position.rep,
-        "cell": position.cell,
-        "kind": kinds[position.cell],
-        "block": position.block_idx,
-        "arm": receipt.requested.arm,
-    }
+    at = receipt.position
+    place = (at.job_idx, at.rep, at.cell, kinds[at.cell], at.block_idx, receipt.requested.arm)
+    return dict(zip(POSITION_COLUMNS, place, strict=True))
 
 
 def _ratio(numerator: float, denominator: float) -> float:

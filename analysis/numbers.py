@@ -8,17 +8,25 @@ about a number.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import pandas as pd
 
-from analysis.effects import ALL_CELLS, ratio_table
+from analysis import folders
+from analysis.claim_numbers import claim_numbers
 from analysis.folders import DEFAULT_EXPERIMENT, product_folder
-from analysis.load import Experiment, find_experiments, jobs_frame, load_experiment
+from analysis.load import Experiment, find_experiment, jobs_frame, load_experiment
 from analysis.named_number import NamedNumber, named
+from analysis.product_kind import Kind, make_products
+from analysis.ratio_numbers import ratio_numbers
+from analysis.record_numbers import record_numbers
+from analysis.report_products import REPORT, joint_digest, report_numbers
 from analysis.study_numbers import study_numbers
+from analysis.study_records import PRODUCTS
 from analysis.wire_numbers import wire_numbers
 from engine.errors import LonghaulError
 
@@ -37,6 +45,7 @@ def experiment_numbers(experiment: Experiment) -> dict[str, NamedNumber]:
         ),
         "jobs.used": named(len(jobs), 0, "jobs", "measured jobs that are used", _ids(jobs)),
     }
+    numbers |= claim_numbers(experiment)
     numbers |= wire_numbers(experiment)
     numbers |= study_numbers(experiment)
     if jobs.empty or not experiment.is_timed:
@@ -55,60 +64,59 @@ def experiment_numbers(experiment: Experiment) -> dict[str, NamedNumber]:
     arms = experiment.measured_arms()
     for base in dict.fromkeys((REFERENCE_ARM, plan.base_arm)):
         if base in arms:
-            numbers |= _ratio_numbers(experiment, jobs, base)
+            numbers |= ratio_numbers(experiment, jobs, base)
     return numbers
 
 
 def write_numbers(experiment: Experiment, path: Path) -> None:
     """Write the experiment's numbers, sorted, one key a line."""
+    numbers = experiment_numbers(experiment)
+    _write(path, experiment.plan.experiment, experiment.receipt_set_digest, numbers)
+
+
+def _write(path: Path, name: str, digest: str, numbers: Mapping[str, NamedNumber]) -> None:
     document = {
         "generator": "analysis.numbers",
-        "experiment": experiment.plan.experiment,
-        "receipt_set_digest": experiment.receipt_set_digest,
-        "numbers": experiment_numbers(experiment),
+        "experiment": name,
+        "receipt_set_digest": digest,
+        "numbers": numbers,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     body = msgspec.json.encode(document, order="sorted")
     path.write_bytes(msgspec.json.format(body, indent=1) + b"\n")
 
 
-def _ratio_numbers(experiment: Experiment, jobs: pd.DataFrame, base: str) -> dict[str, NamedNumber]:
-    table, band = ratio_table(jobs, experiment.plan, base, experiment.measured_arms())
-    numbers = {}
-    if band.is_established:
-        used = jobs[jobs["arm"].isin([base, band.null_arm])]
-        for end in ("low", "high"):
-            numbers[f"null_band.{base}.{end}"] = named(
-                getattr(band, end),
-                3,
-                "ratio",
-                NULL_BAND_FORMULA,
-                _ids(used),
-            )
-    for row in table[table["cell"] == ALL_CELLS].itertuples():
-        used = jobs[jobs["arm"].isin([row.arm, base])]
-        for column in ("ratio", "low", "high"):
-            value = getattr(row, column)
-            if not pd.isna(value):
-                numbers[f"all.{row.arm}.over.{base}.{column}"] = named(
-                    value,
-                    3,
-                    "ratio",
-                    "geometric mean over cells of paired ratios; 95 % bootstrap over blocks",
-                    _ids(used),
-                )
-    return numbers
-
-
 def _ids(jobs: pd.DataFrame) -> list[str]:
     return [] if jobs.empty else list(jobs["receipt_id"])
 
 
-def numbers_path(receipts_dir: str, experiment: str) -> Path:
-    """`numbers.json` in `build/` or `paper/`; a further committed experiment's in a folder."""
-    if receipts_dir or experiment == DEFAULT_EXPERIMENT:
-        return product_folder("numbers.json", receipts_dir, DEFAULT_EXPERIMENT)
-    return product_folder("numbers", receipts_dir, DEFAULT_EXPERIMENT) / f"{experiment}.json"
+def _of_experiment(experiment: Experiment, name: str, paper: Path) -> list[Path]:
+    is_default = name == DEFAULT_EXPERIMENT  # its numbers stand at the top, others' in a folder
+    path = paper / ("numbers.json" if is_default else f"numbers/{name}.json")
+    write_numbers(experiment, path)
+    return [path]
+
+
+def _of_all(experiments: Sequence[Experiment], paper: Path) -> list[Path]:
+    path = paper / "numbers" / f"{REPORT}.json"
+    _write(path, REPORT, joint_digest(experiments), report_numbers(experiments))
+    return [path]
+
+
+def _of_records(paper: Path) -> list[Path]:
+    numbers = record_numbers()
+    ids = sorted({each for number in numbers.values() for each in number.receipt_ids})
+    path = paper / "numbers" / f"{PRODUCTS}.json"
+    _write(path, PRODUCTS, hashlib.sha256("\n".join(ids).encode()).hexdigest(), numbers)
+    return [path]
+
+
+KIND = Kind(
+    places=("numbers.json", "numbers"),
+    of_experiment=_of_experiment,
+    of_records=_of_records,
+    of_all=_of_all,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -120,10 +128,15 @@ def main(arguments: list[str] | None = None) -> int:
     if options.out and not options.receipts:
         parser.error("--out names one file, all committed experiments need several: add --receipts")
     try:
-        for folder in find_experiments(options.receipts):
-            out = options.out or numbers_path(options.receipts, folder.name)
-            write_numbers(load_experiment(folder), out)
-            print(f"wrote {out}")
+        if options.receipts:
+            folder = find_experiment(options.receipts)
+            path = options.out or product_folder("numbers.json", options.receipts, folder.name)
+            write_numbers(load_experiment(folder), path)
+            paths = iter([path])
+        else:
+            paths = make_products([KIND], folders.REPOSITORY / "paper")
+        for path in paths:
+            print(f"wrote {path}", flush=True)
     except LonghaulError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -27,6 +27,7 @@ from bench.schema import Receipt
 from engine.errors import ReceiptError
 
 SOURCES = ("none", "ngram", "eagle", "tree")  # drafters whose every round has one known shape
+NEAR = 2.0  # a ceiling so many times above the fastest point would only flatten a figure
 EVEN_SHARE = 1.0  # overlap where no frame had company: stages share the cores evenly
 COLUMNS = (
     "experiment",

@@ -18,6 +18,7 @@ import pandas as pd
 from rich.console import Console
 
 from analysis.effects import ALL_CELLS, ratio_table
+from analysis.experiment_tables import decode_table
 from analysis.folders import REPOSITORY
 from analysis.hypotheses import outcomes
 from analysis.load import (
@@ -28,7 +29,6 @@ from analysis.load import (
     load_experiment,
 )
 from analysis.numbers import REFERENCE_ARM
-from analysis.tables import decode_table
 from engine.errors import LonghaulError, ReceiptError
 
 README = REPOSITORY / "README.md"
@@ -159,23 +159,36 @@ def with_block(text: str, block: str) -> str:
     return before + block + after
 
 
+def differences() -> list[str]:
+    """What the README says and its receipts do not, in a line; empty: nothing.
+
+    Raises:
+        LonghaulError: the receipts do not verify, or the README lacks the markers.
+    """
+    text = README.read_text(encoding="utf-8")
+    if with_block(text, committed_block()) == text:
+        return []
+    return ["README.md: its results are not what the receipts say; run: make tables"]
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Write, or check."""
     parser = argparse.ArgumentParser(prog="python -m analysis.readme", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, fail if it differs")
     asked = parser.parse_args(arguments)
     try:
-        text = README.read_text(encoding="utf-8")
-        wanted = with_block(text, committed_block())
+        if asked.check:
+            found = differences()
+        else:
+            found = []
+            text = README.read_text(encoding="utf-8")
+            README.write_text(with_block(text, committed_block()), encoding="utf-8")
     except LonghaulError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    if asked.check and wanted != text:
-        print("README.md differs from its receipts; run: make tables", file=sys.stderr)
-        return 1
-    if not asked.check:
-        README.write_text(wanted, encoding="utf-8")
-    return 0
+    for line in found:
+        print(line, file=sys.stderr)
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from analysis.figure_file import Drawing, caption
 from analysis.load import Experiment, jobs_frame
 from analysis.panels import series_look
-from analysis.predictions import ceilings
+from analysis.predictions import NEAR, ceilings
 from bench.schema import Plan
 from engine.errors import ReceiptError
 
@@ -27,7 +27,6 @@ LEVERS: Mapping[str, tuple[str, Lever]] = {  # experiment -> what is turned, and
     "stages": ("stages", lambda plan, arm: plan.ring_of(arm).num_stages),
 }
 AR = ("ar", "null-ar")  # another method: no point of the sweep
-NEAR = 2.0  # a ceiling so many times above the fastest point would only flatten the panel
 
 
 def sweep_points(experiment: Experiment) -> pd.DataFrame:
@@ -74,7 +73,8 @@ def draw_sweep(experiment: Experiment) -> Drawing:
         figure,
         f"Median of n = {experiment.plan.reps} interleaved reps; bars: min–max; hollow: the null "
         "arm, the base arm under another name. Dashed, where it is near: 1 / ((1 − α) T) of the "
-        "base arm, which no chain exceeds. Panels have scales of their own.",
+        "base arm, the ceiling of chains whose every loop carries a full frame. Panels have "
+        "scales of their own.",
     )
     used = {receipt.requested.arm for receipt, _ in experiment.measured()} - set(AR)
     ids = [name for receipt, name in experiment.measured() if receipt.requested.arm in used]

@@ -1,4 +1,4 @@
-"""One table, four ways: Markdown, CSV, a terminal, a notebook.
+"""One table, five ways: Markdown, CSV, Typst, a terminal, a notebook.
 
 Guarantees: rounding happens once, here, by the column's own rule; a written file starts with a
 comment that names its generator and the digest of the receipts it was made from; the same rows give
@@ -68,11 +68,31 @@ class TableSpec:
         body = self.rows.to_csv(index=False, float_format="%.6g", lineterminator="\n")
         return f"# {self.provenance}\n{body}"
 
+    def to_typst(self) -> str:
+        """A Typst file with two names, `body` and `notes`; the report imports it.
+
+        Every cell is a string literal, so nothing in it is read as markup.
+        """
+        sides = ["right" if column.is_number else "left" for column in self.columns]
+        header = ", ".join(_typst_string(column.header) for column in self.columns)
+        lines = [
+            f"// {self.provenance}",
+            "#let body = table(",
+            f"  columns: {len(self.columns)},",
+            f"  align: ({', '.join(sides)},),",
+            f"  table.header({header}),",
+            *(f"  {', '.join(map(_typst_string, cells))}," for cells in self.printed()),
+            ")",
+            f"#let notes = ({''.join(f'{_typst_string(note)}, ' for note in self.notes)})",
+        ]
+        return "\n".join(lines) + "\n"
+
     def write(self, folder: Path) -> list[Path]:
-        """Write `<name>.md` and `<name>.csv`."""
+        """Write `<name>.md`, `<name>.csv` and `<name>.typ`."""
         folder.mkdir(parents=True, exist_ok=True)
-        paths = [folder / f"{self.name}.md", folder / f"{self.name}.csv"]
-        for path, text in zip(paths, (self.to_markdown(), self.to_csv()), strict=True):
+        texts = {"md": self.to_markdown(), "csv": self.to_csv(), "typ": self.to_typst()}
+        paths = [folder / f"{self.name}.{ending}" for ending in texts]
+        for path, text in zip(paths, texts.values(), strict=True):
             path.write_text(text, encoding="utf-8", newline="\n")
         return paths
 
@@ -130,3 +150,8 @@ def rounded(value: object, decimals: int) -> str:
 def _markdown_row(cells: list[str]) -> str:
     escaped = (cell.replace("|", "\\|") for cell in cells)
     return f"| {' | '.join(escaped)} |"
+
+
+def _typst_string(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

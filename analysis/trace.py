@@ -37,6 +37,7 @@ RERUN = {  # study -> what records it again, where that is not its module
     "peers": "make study-peers",
     "transport-fuzz": "python -m bench.studies.fuzz",
     "replay": "python -m bench replay",
+    "streaks": "make study-streaks",
 }
 NUM_SUGGESTIONS = 5
 
@@ -113,7 +114,7 @@ def _files_by_id(paths: Iterable[Path]) -> dict[str, str]:
 def rerun_commands(traced: Traced) -> list[str]:
     """What measures the receipts behind a number again."""
     if traced.experiment == PUBLIC:
-        return ["python -m analysis.public_audit --folder DIR  (of the public receipts)"]
+        return ["python -m analysis.public.audit --folder DIR"]
     commands = []
     for path in traced.paths.values():
         parts = Path(path).parts

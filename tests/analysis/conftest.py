@@ -6,16 +6,35 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from analysis import folders, load
+from analysis import check_paper, figures, folders, load, numbers, products, tables
 from analysis.folders import REPOSITORY
+from analysis.product_kind import Kind
 from engine.trust.identity import Identity
 from tests.analysis.experiment_builder import build_experiment, make_identity
 from tests.analysis.plan_builder import RECIPES
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tests load leaves nothing in this user's cache, and drops nothing from it."""
+    monkeypatch.setenv("LONGHAUL_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def separate_kinds(monkeypatch: pytest.MonkeyPatch) -> dict[str, Kind]:
+    """Kinds of product as if nothing joined experiments: invented ones are not the report's."""
+    kinds = {}
+    for name, module in (("figures", figures), ("tables", tables), ("numbers", numbers)):
+        kinds[name] = replace(module.KIND, of_all=None)
+        monkeypatch.setattr(module, "KIND", kinds[name])
+    for module in (products, check_paper):
+        monkeypatch.setattr(module, "KINDS", kinds)
+    return kinds
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from analysis.load import find_experiment, jobs_frame, load_experiment
+from analysis.load import find_experiment, jobs_frame, load_experiment, rounds_frame
 from bench.receipt import parse_document, receipt_id, signature_path, write_signed
 from bench.schema import Failure, Lossless, Plan, PlannedJobRow, Receipt
 from engine.errors import ConfigError, ReceiptError
@@ -85,12 +86,18 @@ def garble_signature(folder: Path) -> None:
     signature_path(receipt_path(folder, 3)).write_text("{}")
 
 
+def signature_as_folder(folder: Path) -> None:
+    signature_path(receipt_path(folder, 3)).unlink()
+    signature_path(receipt_path(folder, 3)).mkdir()
+
+
 @pytest.mark.parametrize(
     ("damage", "name", "reason"),
     [
         (flip_byte, "0003.json", "bytes are not the ones"),
         (alter_plan, "plan.json", "bytes are not the ones"),
         (garble_signature, "0003.sig.json", "not a signature file"),
+        (signature_as_folder, "0003.sig.json", "cannot be read: Is a directory"),
         (lambda f: signature_path(receipt_path(f, 3)).unlink(), "0003.json", "unsigned"),
         (lambda f: receipt_path(f, 3).unlink(), "0003.sig.json", "which is missing"),
         (lambda f: (f / "plan.json").unlink(), "plan.json", "no experiment's folder"),
@@ -227,6 +234,22 @@ def test_receipt_set_digest_follows_every_receipt(folder: Path, invented: Invent
     plan_digest = hashlib.sha256((folder / "plan.json").read_bytes()).hexdigest()
     expected = hashlib.sha256("\n".join([plan_digest, *digests]).encode()).hexdigest()
     assert load_experiment(folder, invented.key_folders).receipt_set_digest == expected
+
+
+def test_frames_are_each_callers_own(invented: Invented) -> None:
+    """Catches a column that one table writes and another one reads, and a frame of other jobs."""
+    experiment = load_experiment(invented.folder, invented.key_folders)
+    for make in (jobs_frame, rounds_frame):
+        first = make(experiment)
+        first["arm"] = "mine"
+        first.loc[0, "rep"] = 99
+        second = make(experiment)
+        assert "mine" not in set(second["arm"]) and second.loc[0, "rep"] == 0
+        assert list(second.columns) == list(first.columns)
+    fewer = replace(experiment, receipts=experiment.receipts[:7], receipt_ids=("id",) * 7)
+    assert len(jobs_frame(fewer)) == 6 and set(rounds_frame(fewer)["receipt_id"]) == {"id"}
+    none = replace(experiment, receipts=(), receipt_ids=())
+    assert rounds_frame(none).empty and list(rounds_frame(none).columns) == []
 
 
 def test_unknown_experiment_is_named(tmp_path: Path) -> None:

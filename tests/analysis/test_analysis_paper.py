@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from analysis import numbers, tables
+from analysis import check_paper
 from analysis.figures import STUDY_PAINTERS, figures_of
 from analysis.folders import REPOSITORY, committed_experiments, product_folder
 from analysis.load import Experiment, find_experiments, load_experiment
+from analysis.product_kind import make_products
+from analysis.products import KINDS
 from analysis.study_records import PRODUCTS, study_records
 
 PAPER = REPOSITORY / "paper"
@@ -21,36 +23,15 @@ def committed() -> dict[str, Experiment]:
     return {folder.name: load_experiment(folder) for folder in find_experiments()}
 
 
-@pytest.fixture(scope="module")
-def made(committed: dict[str, Experiment], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables and numbers of all that is committed, made now, laid out as in paper/."""
-    made = tmp_path_factory.mktemp("paper")
-    for name, experiment in committed.items():
-        for spec in tables.all_tables(experiment):
-            spec.write(product_folder("tables", "", name, made / "tables"))
-        path = numbers.numbers_path("", name).relative_to(PAPER)
-        numbers.write_numbers(experiment, made / path)
-    for spec in tables.study_record_tables():
-        spec.write(product_folder("tables", "", PRODUCTS, made / "tables"))
-    return made
+def test_the_paper_is_what_the_receipts_give(tmp_path: Path) -> None:
+    """Catches a table made by older code or receipts, typed by hand, or that nothing makes now.
 
-
-def files_in(folder: Path, *patterns: str) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for pattern in patterns
-        for path in folder.glob(pattern)
-        if path.is_file()
-    }
-
-
-@pytest.mark.parametrize("patterns", [("tables/**/*",), ("numbers.json", "numbers/**/*")])
-def test_the_paper_is_what_the_receipts_give(made: Path, patterns: tuple[str, ...]) -> None:
-    """Catches a table made by older code or receipts, typed by hand, or that nothing makes now."""
-    found, wanted = files_in(PAPER, *patterns), files_in(made, *patterns)
-    assert found.keys() == wanted.keys(), "run: make tables"
-    assert [name for name, body in wanted.items() if found[name] != body] == [], "run: make tables"
-    assert len(wanted) >= len(committed_experiments())
+    Figures take as long as all other tests of this room; `make check-paper` draws them.
+    """
+    kinds = [KINDS["tables"], KINDS["numbers"]]
+    made = list(make_products(kinds, tmp_path))
+    assert list(check_paper.differences(kinds, tmp_path, PAPER)) == [], "run: make tables"
+    assert len(made) >= 2 * len(committed_experiments())
 
 
 def test_every_committed_figure_names_the_committed_receipts(

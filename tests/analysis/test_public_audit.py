@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.analysis.public_builder import honest
 
 from analysis.folders import REPOSITORY
 from analysis.public import audit
@@ -29,6 +28,7 @@ from analysis.public.files import MATRIX, PAPER_OFF, PAPER_ON, read_public, set_
 from analysis.public.numbers import audit_numbers
 from analysis.public.tables import decode_table
 from analysis.trace import NumbersFile
+from tests.analysis.public_builder import honest
 
 PAPER = REPOSITORY / "paper"
 FOLDER = os.environ.get("LONGHAUL_PUBLIC_RECEIPTS", "")

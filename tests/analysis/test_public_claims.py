@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.analysis.public_builder import Entry, PublicSet, honest, stage_times
 
 from analysis.public.claim import (
     NOT_SUPPORTED,
@@ -20,6 +19,7 @@ from analysis.public.claim import (
 from analysis.public.claims import CLAIMS, all_claims, claim_numbers, claims_table
 from analysis.public.files import PAPER_OFF, PAPER_ON, PublicReceipts, read_public
 from analysis.public.quotes import QUOTES, quoted_numbers
+from tests.analysis.public_builder import Entry, PublicSet, honest, stage_times
 
 UNTESTABLE = {
     "draftable", "batched", "batched_receipts", "kill", "binding", "countries", "tree_mean",

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.analysis.public_builder import PublicSet, honest
 
 from analysis.public.files import (
     MATRIX,
@@ -21,6 +20,7 @@ from analysis.public.files import (
     set_digest,
 )
 from engine.errors import ConfigError, ReceiptError
+from tests.analysis.public_builder import PublicSet, honest
 
 Change = Callable[[PublicSet], None]
 

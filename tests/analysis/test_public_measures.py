@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.analysis.public_builder import Entry, honest, job
 
 from analysis.public.attestation import RING, cost_rows, ring_rows
 from analysis.public.decode import decode_rows, one, split_rows, stage_rows, weighted_rows
 from analysis.public.files import PublicReceipts, read_public
 from analysis.public.law import implied_alpha, law_rows
 from engine.errors import ReceiptError
+from tests.analysis.public_builder import Entry, honest, job
 
 
 def read(folder: Path, on: list[Entry], off: list[Entry]) -> PublicReceipts:

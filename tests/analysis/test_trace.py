@@ -65,4 +65,4 @@ def test_what_measures_again_is_named_for_jobs_and_records() -> None:
         "make study-peers",
     ]
     public = trace.rerun_commands(trace.Traced(trace.PUBLIC, NAME, number, {"x": trace.MISSING}))
-    assert "public_audit" in public[0]
+    assert "public.audit" in public[0]
