@@ -15,7 +15,7 @@ from pathlib import Path
 
 from analysis import folders, readme
 from analysis.product_kind import Kind, make_products
-from analysis.products import APART, KINDS
+from analysis.products import KINDS, bring_apart
 from analysis.public import audit
 from engine.errors import LonghaulError
 
@@ -35,12 +35,7 @@ def differences(kinds: Collection[Kind], made: Path, committed: Path) -> Iterato
 def _files(kinds: Collection[Kind], top: Path) -> dict[str, Path]:
     places = [top / place for kind in kinds for place in kind.places]
     found = [path for place in places for path in (place, *place.rglob("*")) if path.is_file()]
-    names = {path.relative_to(top).as_posix(): path for path in found}
-    return {name: path for name, path in names.items() if not _is_apart(name)}
-
-
-def _is_apart(name: str) -> bool:
-    return any(name == place or name.startswith(f"{place}/") for place in APART)
+    return {path.relative_to(top).as_posix(): path for path in found}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -51,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with tempfile.TemporaryDirectory() as made:
             kinds = KINDS.values()
+            bring_apart(Path(made))  # the audit below, not a rebuild, tells what is wrong there
             list(make_products(kinds, Path(made)))
             found = list(differences(kinds, Path(made), folders.REPOSITORY / "paper"))
         found += audit.committed_faults(folders.REPOSITORY / "paper")

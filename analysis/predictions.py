@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from statistics import median
 
 import pandas as pd
@@ -86,7 +86,7 @@ def next_alpha(receipt: Receipt) -> float:
     return accepted / (accepted + misses) if accepted + misses else float("nan")
 
 
-@cache  # fits are dear, and several products ask for the same
+@lru_cache(maxsize=2)  # fits are dear, and an experiment's products ask for the same
 def predictions(experiment: Experiment) -> tuple[pd.DataFrame, list[str]]:
     """One row a used measured job (COLUMNS), and why rings could not be fitted, if any."""
     cells = [cell.name for cell in experiment.plan.cells]

@@ -26,6 +26,17 @@ KINDS: Mapping[str, Kind] = {
 APART = ("tables/public", "numbers/public.json")
 
 
+def bring_apart(out: Path) -> None:
+    """Copy what is made apart from the committed paper into another one, whose report prints it."""
+    committed = folders.REPOSITORY / "paper"
+    for place in APART if out.resolve() != committed.resolve() else ():
+        for path in (committed / place, *(committed / place).rglob("*")):
+            if path.is_file():
+                copy = out / path.relative_to(committed)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(path.read_bytes())
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m analysis.products", description=__doc__)
@@ -37,7 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
             if name not in KINDS:
                 raise unknown_name("kind of product", name, KINDS)
         kinds = [KINDS[name] for name in options.kinds or KINDS]
-        for path in make_products(kinds, options.out or folders.REPOSITORY / "paper"):
+        paper = options.out or folders.REPOSITORY / "paper"
+        bring_apart(paper)
+        for path in make_products(kinds, paper):
             print(f"wrote {path}", flush=True)
     except LonghaulError as error:
         print(f"error: {error}", file=sys.stderr)

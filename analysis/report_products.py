@@ -49,11 +49,10 @@ def joint_digest(experiments: Sequence[Experiment]) -> str:
 
 
 def report_figures(experiments: Sequence[Experiment]) -> dict[str, Callable[[], Drawing]]:
-    """Painters by the figure's name."""
-    study = _law(tuple(experiments))
+    """Painters by the figure's name; the law is fitted when the first of its figures is drawn."""
     painters: dict[str, Callable[[], Drawing]] = {
-        "alpha_law": lambda: draw_law(study),
-        "predicted": lambda: draw_predicted(study),
+        "alpha_law": lambda: draw_law(_law(tuple(experiments))),
+        "predicted": lambda: draw_predicted(_law(tuple(experiments))),
     }
     cover = _cover(experiments)
     if cover is not None:

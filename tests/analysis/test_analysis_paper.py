@@ -11,7 +11,8 @@ from analysis.figures import STUDY_PAINTERS, figures_of
 from analysis.folders import REPOSITORY, committed_experiments, product_folder
 from analysis.load import Experiment, find_experiments, load_experiment
 from analysis.product_kind import make_products
-from analysis.products import KINDS
+from analysis.products import KINDS, bring_apart
+from analysis.report_products import REPORT, joint_digest, report_figures
 from analysis.study_records import PRODUCTS, study_records
 
 PAPER = REPOSITORY / "paper"
@@ -29,6 +30,7 @@ def test_the_paper_is_what_the_receipts_give(tmp_path: Path) -> None:
     Figures take as long as all other tests of this room; `make check-paper` draws them.
     """
     kinds = [KINDS["tables"], KINDS["numbers"]]
+    bring_apart(tmp_path)
     made = list(make_products(kinds, tmp_path))
     assert list(check_paper.differences(kinds, tmp_path, PAPER)) == [], "run: make tables"
     assert len(made) >= 2 * len(committed_experiments())
@@ -52,6 +54,10 @@ def test_every_committed_figure_names_the_committed_receipts(
             for ending in ("svg", "pdf", "csv"):
                 path = product_folder("figures", "", PRODUCTS) / f"{figure}.{ending}"
                 names[path] = made_of.record_id
+    experiments = list(committed.values())
+    for figure in report_figures(experiments):
+        for ending in ("svg", "pdf", "csv"):
+            names[PAPER / "figures" / REPORT / f"{figure}.{ending}"] = joint_digest(experiments)
     found = {path for path in (PAPER / "figures").rglob("*") if path.is_file()}
     assert {path for path in found if not path.name.endswith(".ids.txt")} == set(names)
     for path, digest in names.items():

@@ -103,7 +103,10 @@ def test_a_kind_is_compared_where_it_is_registered(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Catches places that are compared but not made, or made but not compared."""
+    """Catches places that are compared but not made, or made of less than the committed one."""
+    public = paper / "tables" / "public" / "decode.md"
+    public.parent.mkdir()
+    public.write_text("made apart, and printed in the report")
     kinds = {**separate_kinds, "report": Kind(places=("report.pdf",), of_products=bind)}
     monkeypatch.setattr(check_paper, "KINDS", kinds)
     assert check_paper.main([]) == 1

@@ -207,7 +207,7 @@ def lose_kind(kind: str) -> Callable[[Path], None]:
         (lose("paper/tables/decode.csv"), "paper/tables/decode.md: has no CSV beside it"),
         (lose("receipts/decode/plan.sig.json"), "receipts/decode/plan.json: unsigned"),
         (lose("receipts/frames/receipts/0003.json"), "frames: of 9 planned jobs, 8 have receipts"),
-        (lose("receipts/frames/receipts/0003.json"), "frames: 3 of its numbers rest on receipts"),
+        (lose("receipts/frames/receipts/0003.json"), "of its numbers rest on receipts"),
         (alter_receipt, "receipts/decode/receipts/0001.json: the signature of key"),
         (alter_table, "table decode: median_tok_per_s is 999.5, the number"),
     ],

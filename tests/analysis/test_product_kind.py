@@ -159,6 +159,21 @@ def test_some_kinds_are_made_elsewhere(
     assert not (tmp_path / "tables").exists() and not (two_committed / "paper").exists()
 
 
+@pytest.mark.usefixtures("separate_kinds")
+def test_what_is_made_apart_comes_along(two_committed: Path, tmp_path: Path) -> None:
+    theirs = {"tables/public/audit.md": "table", "numbers/public.json": "{}"}
+    for name, text in theirs.items():
+        path = two_committed / "paper" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    assert products.main(["numbers", "--out", str(tmp_path / "out")]) == 0
+    assert {name: (tmp_path / "out" / name).read_text() for name in theirs} == theirs
+    written_ns = [(two_committed / "paper" / name).stat().st_mtime_ns for name in theirs]
+    assert products.main(["numbers"]) == 0
+    left_ns = [(two_committed / "paper" / name).stat().st_mtime_ns for name in theirs]
+    assert left_ns == written_ns, "the committed ones are not written over themselves"
+
+
 def test_a_misspelt_kind_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert products.main(["tabels"]) == 2
     assert "unknown kind of product 'tabels'; valid: figures" in capsys.readouterr().err

@@ -47,10 +47,11 @@ def test_other_sections_may_hold_digits() -> None:
 
 
 def test_an_unknown_number_names_what_is_near() -> None:
-    source = 'a #n("planner:all.planer.over.ar.ratio")\n#iv("nothing:like.it")'
-    first, second = unknown_numbers(source, set(KNOWN), KNOWN)
+    source = 'a #n("planner:all.planer.over.ar.ratio")\n#iv("zz:q")'
+    first, *others = unknown_numbers(source, set(KNOWN), KNOWN)
     assert "line 1" in first and KNOWN[0] in first
-    assert "line 2" in second and "nothing" in second
+    assert len(others) == 3  # a ratio and both ends
+    assert all("line 2" in other and "near it: nothing" in other for other in others)
 
 
 def test_an_interval_needs_its_ratio_and_both_ends() -> None:
