@@ -90,7 +90,7 @@ def is_known(key: str, digests: Mapping[str, str]) -> bool:
     try:
         # Without the path's own readers: a folder named like a partition would add columns.
         kept = pq.read_table(pa.BufferReader(path.read_bytes()), use_threads=False)
-        is_same = kept.to_pydict() == _columns(digests)
+        is_same: bool = kept.to_pydict() == _columns(digests)
     except FileNotFoundError:
         return False
     except (OSError, ValueError, pa.ArrowException) as error:

@@ -14,6 +14,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -64,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
         keys = [top / "home" / "keys"]
         for words in ("load, nothing known", "load, all known"):
             experiment = timed(words, lambda: load_experiment(built, keys))
-            timed("  its frames of jobs and rounds", lambda loaded=experiment: shape(loaded))
+            timed("  its frames of jobs and rounds", partial(shape, experiment))
     return 0
 
 
