@@ -90,9 +90,8 @@ tables: $(STAMP) ## write every table; without RECEIPTS=dir also the numbers and
 	$(if $(RECEIPTS),,$(PYTHON) -m analysis.readme)
 
 .PHONY: paper
-paper: $(STAMP) ## all of paper/ (figures, tables, numbers, report.pdf) and the README's results
-	$(PYTHON) -m analysis.products
-	$(PYTHON) -m analysis.readme
+paper: figures tables ## all of paper/ (figures, tables, numbers, report.pdf) and the README's results
+	$(PYTHON) -m analysis.products report
 
 .PHONY: index
 index: $(STAMP) ## one page over figures, tables, numbers and receipts, to open from disk: build/index.html
