@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -76,16 +77,26 @@ def run_compare(
         *("--arms", asked.arms, "--cells", asked.cells, "--profile", asked.profile),
         *("--max-new-tokens", str(asked.max_new_tokens), "--reps", "1"),
     ]
-    with checked_out(CHECKOUT_DIR, asked.base) as base:
+    with sigterm_unwinds(), checked_out(CHECKOUT_DIR, asked.base) as base:
         interleave(
             (base, CHECKOUT_DIR),
             out,
             asked.reps,
-            lambda checkout, folder: _run(checkout, folder, options),
+            lambda checkout, folder: run_side(checkout, folder, options),
         )
     Console().print(compared_table(compare(out, asked.reps, keys), asked.base))
     console.print(f"receipts: {out}", highlight=False, soft_wrap=True)
     return 0
+
+
+@contextlib.contextmanager
+def sigterm_unwinds() -> Iterator[None]:
+    """SIGTERM ends what is inside as an exception does: no run and no worktree is left behind."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
@@ -171,13 +182,22 @@ def compared_table(rows: Sequence[Compared], base: str) -> Table:
     return table
 
 
-def _run(checkout: Path, folder: Path, options: Sequence[str]) -> None:
+def run_side(checkout: Path, folder: Path, options: Sequence[str]) -> None:
+    """One revision's run, as its own code does it.
+
+    Raises:
+        ConfigError: it failed.
+    """
     command = [sys.executable, "-m", "bench", "run", *options, "--out", str(folder)]
-    finished = subprocess.run(command, cwd=checkout, check=False, stdout=subprocess.DEVNULL)
-    if finished.returncode:
+    with subprocess.Popen(command, cwd=checkout, stdout=subprocess.DEVNULL) as side:
+        try:
+            status = side.wait()
+        except BaseException:
+            side.terminate()  # ends its ring; leaving the block waits for it
+            raise
+    if status:
         raise ConfigError(
-            f"{checkout}: `{' '.join(command[1:])}` ended with {finished.returncode}; its messages "
-            "are above"
+            f"{checkout}: `{' '.join(command[1:])}` ended with {status}; its messages are above"
         )
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 from rich.console import Console
 
@@ -133,3 +137,38 @@ def test_what_cannot_be_run_is_said_before_anything_runs(
     with pytest.raises(ConfigError, match=named):
         run_compare(asked, {}, Console())
     assert (tmp_path / "out" / "mine.txt").read_text() == "kept"
+
+
+SIDE = """
+import os, pathlib, time
+pathlib.Path("pid").write_text(str(os.getpid()))
+time.sleep(120)
+"""
+STARTER = """
+import sys
+from pathlib import Path
+from bench.compare import run_side, sigterm_unwinds
+with sigterm_unwinds():
+    try:
+        run_side(Path(sys.argv[1]), Path("out"), [])
+    finally:
+        (Path(sys.argv[1]) / "unwound").touch()
+"""
+
+
+def test_a_comparison_that_is_ended_leaves_no_run_behind(tmp_path: Path) -> None:
+    """Catches a run, and a worktree, that outlive SIGTERM to the command that began them."""
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "__main__.py").write_text(SIDE)
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", STARTER, str(tmp_path)]
+    with subprocess.Popen(command, cwd=root) as starter:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text():
+            assert starter.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        side = psutil.Process(int((tmp_path / "pid").read_text()))
+        starter.terminate()
+        assert starter.wait(timeout=30) == 128 + signal.SIGTERM
+    assert not side.is_running()
+    assert (tmp_path / "unwound").is_file()
