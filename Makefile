@@ -111,7 +111,7 @@ trace: $(STAMP) ## the receipts behind one number of paper/numbers: NUMBER=plann
 	@$(PYTHON) -m analysis.trace $(NUMBER)
 
 .PHONY: bench-compare
-bench-compare: $(STAMP) ## this tree against BASE=rev on fresh rings, 5 interleaved reps (22 minutes)
+bench-compare: $(STAMP) ## this tree against BASE=rev on fresh rings, 5 interleaved reps (10 runs)
 	@test -n "$(BASE)" || { echo "error: name a revision: make bench-compare BASE=HEAD~1" >&2; exit 2; }
 	$(PYTHON) -m bench compare $(BASE)
 

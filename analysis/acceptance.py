@@ -51,15 +51,13 @@ arm = ""  # whose drafts; empty: accept-k8 where it is measured, else the first 
 ab_experiment = "two-state"  # the committed A/B that is set beside the published one; empty: none
 
 # %%
-# papermill only warns of a misspelt parameter. It would be a new name here, so it stops the run.
-parameters = {"receipts_dir", "experiment", "arm", "ab_experiment"}
-unknown = {name for name in globals() if not name.startswith("_")}
-unknown -= names_before | parameters | {"parameters", "unknown"}
-if unknown:
-    raise NameError(f"unknown parameters {sorted(unknown)}; valid: {sorted(parameters)}")
+# The path above must come first, hence the late imports. papermill only warns of a misspelt
+# parameter: it would be a new name here, so it stops the run.
+from analysis.notebook_guard import refuse_unknown  # noqa: E402
+
+refuse_unknown(globals(), names_before, {"receipts_dir", "experiment", "arm", "ab_experiment"})
 
 # %%
-# The path above and the guard must come first, hence the late imports.
 from IPython.display import Image, Markdown, display  # noqa: E402
 
 from analysis import (  # noqa: E402

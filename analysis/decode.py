@@ -51,15 +51,13 @@ beside = (
 )
 
 # %%
-# papermill only warns of a misspelt parameter. It would be a new name here, so it stops the run.
-parameters = {"receipts_dir", "experiment", "beside"}
-unknown = {name for name in globals() if not name.startswith("_")}
-unknown -= names_before | parameters | {"parameters", "unknown"}
-if unknown:
-    raise NameError(f"unknown parameters {sorted(unknown)}; valid: {sorted(parameters)}")
+# The path above must come first, hence the late imports. papermill only warns of a misspelt
+# parameter: it would be a new name here, so it stops the run.
+from analysis.notebook_guard import refuse_unknown  # noqa: E402
+
+refuse_unknown(globals(), names_before, {"receipts_dir", "experiment", "beside"})
 
 # %%
-# The path above and the guard must come first, hence the late imports.
 from analysis import breakdown_table, figures, hero_figure, load, split_figure, tables  # noqa: E402
 from analysis.notebook_display import show, show_figure, show_table  # noqa: E402
 

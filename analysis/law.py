@@ -43,15 +43,13 @@ names_before = {*globals(), "names_before"}
 receipts_dir = ""  # folder of an experiment of your own; empty: all committed ones
 
 # %%
-# papermill only warns of a misspelt parameter. It would be a new name here, so it stops the run.
-parameters = {"receipts_dir"}
-unknown = {name for name in globals() if not name.startswith("_")}
-unknown -= names_before | parameters | {"parameters", "unknown"}
-if unknown:
-    raise NameError(f"unknown parameters {sorted(unknown)}; valid: {sorted(parameters)}")
+# The path above must come first, hence the late imports. papermill only warns of a misspelt
+# parameter: it would be a new name here, so it stops the run.
+from analysis.notebook_guard import refuse_unknown  # noqa: E402
+
+refuse_unknown(globals(), names_before, {"receipts_dir"})
 
 # %%
-# The path above and the guard must come first, hence the late imports.
 from analysis import law_figures, law_products, load  # noqa: E402
 from analysis.notebook_display import show, show_figure, show_table  # noqa: E402
 from engine.errors import ReceiptError  # noqa: E402
@@ -90,6 +88,9 @@ if study.cells["is_checked"].any():
 else:
     show("One cell alone: the ring was fitted on it, and nothing is left to check it on.")
 show_table(law_products.law_table(study))
+
+# %%
+show_table(law_products.prediction_table(study))
 
 # %% [markdown]
 # ## Chain or tree

@@ -136,6 +136,36 @@ def law_table(study: Law) -> TableSpec:
     )
 
 
+def prediction_table(study: Law) -> TableSpec:
+    """Predicted beside measured speed, a row a cell and arm."""
+    rows = study.cells.assign(
+        ring_error=lambda own: 100 * (own["ring_ratio"] - 1),
+        closed_error=lambda own: 100 * (own["closed_ratio"] - 1),
+    )
+    columns = (
+        text("experiment"),
+        text("profile"),
+        number("num_stages", "stages"),
+        text("cell"),
+        text("arm"),
+        Column("fit", lambda row: "unseen" if row["is_checked"] else "fitted", is_number=False),
+        number("measured", "measured tok/s", 2),
+        number("ring_model", "ring model", 2),
+        number("ring_error", "error (%)", 0),
+        number("closed_form", "closed form", 2),
+        number("closed_error", "error (%)", 0),
+        number("alpha", "α", 3),
+        number("loop_s", "T (s)", 3),
+    )
+    notes = (
+        "Medians over reps. Fit: whether the ring was fitted on this cell. α: chance that the next "
+        "token is drafted and right, in this arm on this cell; T: time of a loop that the closed "
+        "form was reckoned with. How both predictions are made: `law`.",
+    )
+    title = "Predicted beside measured speed"
+    return TableSpec("predictions", title, rows, columns, notes, study.provenance)
+
+
 def _ranged(name: str, header: str) -> Column:
     def cell(row: dict[str, object]) -> str:
         middle, low, high = (rounded(row[key], 2) for key in (name, f"{name}_low", f"{name}_high"))

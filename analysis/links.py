@@ -48,15 +48,13 @@ experiment = "planner"  # which committed experiment's links are shown one by on
 records = ""  # folder of study records of your own; empty: the committed ones
 
 # %%
-# papermill only warns of a misspelt parameter. It would be a new name here, so it stops the run.
-parameters = {"receipts_dir", "experiment", "records"}
-unknown = {name for name in globals() if not name.startswith("_")}
-unknown -= names_before | parameters | {"parameters", "unknown"}
-if unknown:
-    raise NameError(f"unknown parameters {sorted(unknown)}; valid: {sorted(parameters)}")
+# The path above must come first, hence the late imports. papermill only warns of a misspelt
+# parameter: it would be a new name here, so it stops the run.
+from analysis.notebook_guard import refuse_unknown  # noqa: E402
+
+refuse_unknown(globals(), names_before, {"receipts_dir", "experiment", "records"})
 
 # %%
-# The path above and the guard must come first, hence the late imports.
 from analysis import keepwarm, link_probes, load, loop_table, noop_table, wire_tables  # noqa: E402
 from analysis.frame_figure import draw_frames_by_stages  # noqa: E402
 from analysis.notebook_display import absence, newest, show, show_figure, show_table  # noqa: E402

@@ -31,7 +31,6 @@ from analysis.wire_numbers import wire_numbers
 from engine.errors import LonghaulError
 
 REFERENCE_ARM = "ar"
-NULL_BAND_FORMULA = "outer bootstrap bounds of the central 95 % of null / base, 1 included"
 
 
 def experiment_numbers(experiment: Experiment) -> dict[str, NamedNumber]:

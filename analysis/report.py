@@ -36,7 +36,7 @@ def build(out: Path, sources: Path = PAPER) -> Path:
     for name in SOURCES:
         if out.resolve() != sources.resolve():
             (out / name).write_bytes((sources / name).read_bytes())
-    found = faults((out / SOURCES[0]).read_text(encoding="utf-8"))
+    found = faults((out / SOURCES[0]).read_text(encoding="utf-8"), out)
     if found:
         raise ReceiptError("report.typ says what no receipt does:\n" + "\n".join(found))
     try:

@@ -66,9 +66,13 @@ def unknown_numbers(source: str, known: Container[str], listed: list[str]) -> It
                     yield f"line {line_no}: no number {name!r}; near it: {near}"
 
 
-def faults(source: str) -> list[str]:
-    """Everything that is wrong with a report's source."""
-    listed = [f"{own}:{name}" for own, names in committed_numbers().items() for name in names]
+def faults(source: str, paper: Path) -> list[str]:
+    """Everything that is wrong with a report's source.
+
+    Args:
+        paper: the folder whose numbers it prints.
+    """
+    listed = [f"{own}:{name}" for own, names in committed_numbers(paper).items() for name in names]
     return [*bare_digits(source), *unknown_numbers(source, set(listed), listed)]
 
 
@@ -78,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("path", type=Path, nargs="?", default=REPORT, help="default: the report")
     options = parser.parse_args(arguments)
     try:
-        found = faults(options.path.read_text(encoding="utf-8"))
+        found = faults(options.path.read_text(encoding="utf-8"), REPORT.parent)
     except (OSError, LonghaulError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -22,6 +22,7 @@ from analysis.law_products import (
     crossover_numbers,
     law_numbers,
     law_table,
+    prediction_table,
     study_law,
     tree_cover,
 )
@@ -72,7 +73,9 @@ def report_figures(experiments: Sequence[Experiment]) -> dict[str, Callable[[], 
 def report_tables(experiments: Sequence[Experiment]) -> list[TableSpec]:
     """Tables over all experiments."""
     studied = _streak_study(experiments)
-    return [law_table(_law(tuple(experiments))), *(streak_tables(*studied) if studied else ())]
+    study = _law(tuple(experiments))
+    laws = (law_table(study), prediction_table(study))
+    return [*laws, *(streak_tables(*studied) if studied else ())]
 
 
 def report_numbers(experiments: Sequence[Experiment]) -> dict[str, NamedNumber]:

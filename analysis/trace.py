@@ -59,9 +59,13 @@ class Traced:
     paths: Mapping[str, str]
 
 
-def committed_numbers() -> dict[str, dict[str, NamedNumber]]:
-    """Numbers by experiment and name."""
-    paper = folders.REPOSITORY / "paper"
+def committed_numbers(paper: Path | None = None) -> dict[str, dict[str, NamedNumber]]:
+    """Numbers by experiment and name.
+
+    Args:
+        paper: a folder that is laid out as `paper/`; None: the committed one.
+    """
+    paper = folders.REPOSITORY / "paper" if paper is None else paper
     paths = [paper / "numbers.json", *sorted((paper / "numbers").glob("*.json"))]
     files = {path: msgspec.json.decode(path.read_bytes(), type=NumbersFile) for path in paths}
     names = {path: path.stem for path in paths} | {paths[0]: DEFAULT_EXPERIMENT}

@@ -47,15 +47,13 @@ seal_experiment = "seal"  # committed A/B of sealing; empty: none
 records = ""  # folder of study records of your own; empty: the committed ones
 
 # %%
-# papermill only warns of a misspelt parameter. It would be a new name here, so it stops the run.
-parameters = {"receipts_dir", "seal_experiment", "records"}
-unknown = {name for name in globals() if not name.startswith("_")}
-unknown -= names_before | parameters | {"parameters", "unknown"}
-if unknown:
-    raise NameError(f"unknown parameters {sorted(unknown)}; valid: {sorted(parameters)}")
+# The path above must come first, hence the late imports. papermill only warns of a misspelt
+# parameter: it would be a new name here, so it stops the run.
+from analysis.notebook_guard import refuse_unknown  # noqa: E402
+
+refuse_unknown(globals(), names_before, {"receipts_dir", "seal_experiment", "records"})
 
 # %%
-# The path above and the guard must come first, hence the late imports.
 from analysis import (  # noqa: E402
     attack_table,
     attest_tables,

@@ -84,10 +84,8 @@ def knowing(request: JobRequest, output_ids: Sequence[int]) -> JobRequest:
     return request
 
 
-class OracleDrafter(Drafter):
-    """Drafts the target's own continuation."""
-
-    name = ORACLE  # and it costs nothing to look again
+class KnownTextDrafter(Drafter):
+    """Drafts from a text that it was told, by what of it is committed."""
 
     def __init__(self, output_ids: Sequence[int]) -> None:
         self._output_ids = tuple(output_ids)
@@ -101,8 +99,18 @@ class OracleDrafter(Drafter):
         """Committed tokens, in order."""
         self._committed_len += len(ids)
 
+    def upcoming(self, speculative: Sequence[int], max_len: int) -> tuple[int, ...]:
+        """What the text goes on with behind committed and speculative tokens."""
+        at = self._committed_len + len(speculative)
+        return self._output_ids[at : at + max_len]
+
+
+class OracleDrafter(KnownTextDrafter):
+    """Drafts the target's own continuation."""
+
+    name = ORACLE  # and it costs nothing to look again
+
     def draft(self, speculative: Sequence[int], max_len: int, is_idle: bool = False) -> Draft:
         """The next tokens of the answer."""
-        at = self._committed_len + len(speculative)
-        ids = self._output_ids[at : at + max_len]
+        ids = self.upcoming(speculative, max_len)
         return Draft(ids, ORACLE, 0) if ids else NO_DRAFT

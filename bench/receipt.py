@@ -108,24 +108,39 @@ def load_signed(
         body = path.read_bytes()
     except OSError as error:
         raise ReceiptError(f"{path}: cannot be read: {error.strerror}") from error
-    signature, raw_signature = _read_signature(path)
-    if signature.key_id not in keys:
-        known = ", ".join(sorted(keys)) or "none"
-        raise ReceiptError(f"{path}: signed by unknown key {signature.key_id}; known: {known}")
+    signature = proven_signature(path, body, keys)
     if signature.type not in SCHEMAS_OF[kind]:
         wanted = " or ".join(SCHEMAS_OF[kind])
         raise ReceiptError(f"{path}: signed as {signature.type!r}, not as {wanted}")
-    if hashlib.sha256(body).hexdigest() != signature.sha256:
-        signed_by = signature_path(path).name
-        raise ReceiptError(f"{path}: its bytes are not the ones that {signed_by} signs")
     try:
-        keys[signature.key_id].verify(signature.type, body, raw_signature)
         document = parse_document(body, kind)
     except ReceiptError as error:
         raise ReceiptError(f"{path}: {error}") from error
     if document.schema != signature.type:
         raise ReceiptError(f"{path}: is a {document.schema}, signed as {signature.type!r}")
     return document, body
+
+
+def proven_signature(path: Path, body: bytes, keys: Mapping[str, PublicIdentity]) -> Signature:
+    """The signature beside a document, by a known key and over these bytes.
+
+    It says which schema was signed; whether the bytes fit it is `load_signed`'s question.
+
+    Raises:
+        ReceiptError: named by file: missing or damaged signature, unknown key, other bytes.
+    """
+    signature, raw_signature = _read_signature(path)
+    if signature.key_id not in keys:
+        known = ", ".join(sorted(keys)) or "none"
+        raise ReceiptError(f"{path}: signed by unknown key {signature.key_id}; known: {known}")
+    if hashlib.sha256(body).hexdigest() != signature.sha256:
+        signed_by = signature_path(path).name
+        raise ReceiptError(f"{path}: its bytes are not the ones that {signed_by} signs")
+    try:
+        keys[signature.key_id].verify(signature.type, body, raw_signature)
+    except ReceiptError as error:
+        raise ReceiptError(f"{path}: {error}") from error
+    return signature
 
 
 def signed_kind(path: Path) -> type[Receipt | Plan | Study]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.bounds import ORACLE
+from bench.bounds import ORACLE, KnownTextDrafter
 from bench.traces import Trace
 from engine.draft.drafter import Draft, Drafter
 from engine.errors import ConfigError
@@ -17,7 +17,7 @@ from engine.errors import ConfigError
 BEHIND_END = 0  # what is drafted behind the last output token, where nothing is ever right
 
 
-class ScriptedDrafter(Drafter):
+class ScriptedDrafter(KnownTextDrafter):
     """Proposes the target's next token where its bit is 1, another token where it is 0.
 
     Args:
@@ -38,24 +38,12 @@ class ScriptedDrafter(Drafter):
             )
         first, *others = output_ids
         # A wrong token is the right one with its lowest bit turned over.
-        self._script = (
-            first,
-            *(token ^ (1 - bit) for token, bit in zip(others, bits, strict=True)),
-        )
-        self._committed_len = 0
-
-    def begin(self, prompt_ids: Sequence[int]) -> None:
-        """Start a job."""
-        self._committed_len = 0
-
-    def extend(self, ids: Sequence[int]) -> None:
-        """Committed tokens, in order."""
-        self._committed_len += len(ids)
+        wrong_or_right = (token ^ (1 - bit) for token, bit in zip(others, bits, strict=True))
+        super().__init__((first, *wrong_or_right))
 
     def draft(self, speculative: Sequence[int], max_len: int, is_idle: bool = False) -> Draft:
         """Exactly `max_len` tokens."""
-        at = self._committed_len + len(speculative)
-        ids = self._script[at : at + max_len]
+        ids = self.upcoming(speculative, max_len)
         return Draft(ids + (BEHIND_END,) * (max_len - len(ids)), ORACLE, 0)
 
 

@@ -7,7 +7,7 @@ is wrong with it. Must never know what was measured: of a document it reads the 
 
 from __future__ import annotations
 
-import base64
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,8 @@ import msgspec
 
 from analysis.folders import RECEIPTS_FOLDER, SIGNATURE_ENDING
 from analysis.study_records import PRODUCTS as STUDIES
-from bench.receipt import receipt_id, signature_path
-from bench.schema import Build, Signature
+from bench.receipt import proven_signature, receipt_id
+from bench.schema import Build
 from engine.errors import ReceiptError
 from engine.trust.identity import PublicIdentity, load_public_keys
 
@@ -87,20 +87,13 @@ def signing_key(path: Path, body: bytes, keys: Mapping[str, PublicIdentity]) -> 
     """The id of the key whose signature holds over a document's bytes.
 
     Raises:
-        ReceiptError: it is not signed, by no known key, or these bytes are not the signed ones.
+        ReceiptError: none does; the page names the file itself, so the words leave its folder out.
     """
-    beside = signature_path(path)
-    if not beside.is_file():
-        raise ReceiptError(f"unsigned: {beside.name} is missing")
     try:
-        signature = msgspec.json.decode(beside.read_bytes(), type=Signature)
-        raw = base64.b64decode(signature.signature, validate=True)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise ReceiptError(f"{beside.name} is no signature file: {error}") from error
-    if signature.key_id not in keys:
-        raise ReceiptError(f"signed by key {signature.key_id}, which is not in receipts/keys")
-    keys[signature.key_id].verify(signature.type, body, raw)
-    return signature.key_id
+        return proven_signature(path, body, keys).key_id
+    except ReceiptError as error:
+        words = str(error).removeprefix(f"{path}: ").replace(f"{path.parent}{os.sep}", "")
+        raise ReceiptError(words) from error
 
 
 def _paths(top: Path) -> Iterator[Path]:

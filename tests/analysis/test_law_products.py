@@ -9,7 +9,15 @@ import pytest
 
 from analysis.figure_file import house_style
 from analysis.law_figures import draw_crossover, draw_predicted
-from analysis.law_products import Cover, Law, crossover_numbers, error_rows, law_numbers, law_table
+from analysis.law_products import (
+    Cover,
+    Law,
+    crossover_numbers,
+    error_rows,
+    law_numbers,
+    law_table,
+    prediction_table,
+)
 from analysis.load import Experiment
 from analysis.predictions import COLUMNS, all_predictions, ceilings, next_alpha, predictions
 from engine.errors import ReceiptError
@@ -71,6 +79,7 @@ def test_an_experiment_that_cannot_be_fitted_says_why(experiment: Experiment) ->
         receipt_set_digest=experiment.receipt_set_digest,
         exclusions=experiment.exclusions,
     )
+    assert ceilings(unprobed) == {}
     table, reasons = predictions(unprobed)
     assert table.empty and len(reasons) == 1 and experiment.plan.experiment in reasons[0]
     with pytest.raises(ReceiptError, match=reasons[0].split(": ")[1][:20]):
@@ -110,6 +119,14 @@ def test_the_table_prints_both_and_says_what_was_not_fitted() -> None:
     printed = {row[3]: row for row in table.printed()}
     assert printed["chain-k8"][5] == "0.80 [0.80–0.80]" and printed["planner"][7] == "—"
     assert any("f: no frame" in note for note in table.notes)
+
+
+def test_every_cell_is_predicted_beside_what_was_measured() -> None:
+    table = prediction_table(invented_law())
+    printed = {(row[3], row[4]): row[5:11] for row in table.printed()}
+    assert printed["a", "chain-k8"] == ["fitted", "10.00", "11.00", "10", "5.00", "-50"]
+    assert printed["b", "chain-k8"] == ["unseen", "10.00", "8.00", "-20", "20.00", "100"]
+    assert printed["b", "planner"][4:] == ["—", "—"]
 
 
 def test_numbers_carry_the_receipts_of_their_arm() -> None:

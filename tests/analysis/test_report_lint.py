@@ -65,7 +65,15 @@ def test_an_interval_needs_its_ratio_and_both_ends() -> None:
 
 
 def test_the_committed_report_passes() -> None:
-    assert faults(REPORT.read_text(encoding="utf-8")) == []
+    assert faults(REPORT.read_text(encoding="utf-8"), REPORT.parent) == []
+
+
+def test_a_paper_made_elsewhere_is_held_to_its_own_numbers(tmp_path: Path) -> None:
+    """Catches a report that is checked against other numbers than those that it prints."""
+    (tmp_path / "numbers.json").write_text('{"experiment": "decode", "numbers": {}}')
+    found = faults('#n("planner:all.planner.over.ar.ratio")', tmp_path)
+    assert len(found) == 1 and "no number" in found[0]
+    assert faults('#n("planner:all.planner.over.ar.ratio")', REPORT.parent) == []
 
 
 def test_the_command_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
