@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import shutil
 from dataclasses import replace
@@ -17,6 +18,7 @@ from analysis.arm_slots import in_reading_order, slot_of
 from analysis.effects import NULL_ARM, ratio_table
 from analysis.hypotheses import outcomes
 from analysis.load import jobs_frame, load_experiment
+from analysis.notebook_guard import refuse_unknown
 from analysis.rule_parts import FAILS, HOLDS, NOT_EVALUATED
 from analysis.table_parts import load_words
 from engine.errors import ConfigError, ReceiptError
@@ -187,12 +189,20 @@ def test_drift_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_guard_names_the_parameters_of_its_notebook(name: str) -> None:
     path = pair.notebook_path(name)
     declared = set(papermill.inspect_notebook(str(path)))
-    guard = next(
-        line
-        for line in pair.source_path(name).read_text().splitlines()
-        if line.startswith("parameters = ")
-    )
-    assert {name.strip(' {}"') for name in guard.split("=")[1].split(",")} == declared
+    calls = [
+        node
+        for node in ast.walk(ast.parse(pair.source_path(name).read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == refuse_unknown.__name__
+    ]
+    assert len(calls) == 1, "one guard a notebook"
+    assert ast.literal_eval(calls[0].args[2]) == declared
+
+
+def test_a_name_that_is_no_parameter_is_refused_with_the_valid_ones() -> None:
+    before, names = {"sys"}, ["sys", "_", "receipts_dir", refuse_unknown.__name__]
+    refuse_unknown(names, before, {"receipts_dir"})
+    with pytest.raises(NameError, match=r"\['receipt_dir'\]; valid: \['receipts_dir'\]"):
+        refuse_unknown([*names, "receipt_dir"], before, {"receipts_dir"})
 
 
 def test_notebook_runs_under_papermill(invented: Invented, tmp_path: Path) -> None:
